@@ -1,0 +1,180 @@
+"""tunefarm artifacts"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tunefarm.cli.common import format_latency, json_option, show_json
+
+
+@click.group("artifacts")
+def command() -> None:
+    """List, pull, inspect, verify and run artifacts."""
+
+
+@command.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """Every artifact this farm has packaged, newest first."""
+    from tunefarm.home import Home
+    from tunefarm.results.journal import Journal
+
+    journal = Journal(Home.from_environment().prepare())
+    rows = [
+        {
+            "name": row["name"],
+            "target": row["target"],
+            "verdict": row["summary"]["verdict"],
+            "speedup": row["summary"]["speedup"],
+            "tuned_ms": row["summary"]["tuned_ms"],
+            "digest": row["digest"],
+            "path": row["path"],
+            "job": row["job"],
+            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row["time"])),
+        }
+        for row in journal.artifacts()
+    ]
+    if as_json:
+        show_json({"artifacts": rows})
+        return
+    for row in rows:
+        click.echo(
+            f"{row['name']}@{row['target']}  {row['verdict']}  {row['speedup']}x  "
+            f"{format_latency(row['tuned_ms'])}  {row['digest'][:12]}  {row['path']}"
+        )
+    if not rows:
+        click.echo("no artifacts yet; make one: tunefarm submit MODEL --targets llvm")
+
+
+@command.command("pull")
+@click.argument("reference", metavar="NAME[@ALIAS]")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default=Path(), help="Directory to put it in."
+)
+@click.option("--tracking-uri", help="MLflow registry.  [default: the farm home's own]")
+@json_option
+def pull(reference: str, output: Path, tracking_uri: str | None, as_json: bool) -> None:
+    """Fetch an artifact from the registry, by its name and alias (the target); checked on arrival."""
+    from tunefarm.errors import ArtifactTampered
+    from tunefarm.home import Home
+    from tunefarm.results import tracking
+    from tunefarm.results.bundle import open_bundle, verify
+
+    home = Home.from_environment().prepare()
+    name, _, alias = reference.partition("@")
+    uri = tracking_uri or home.mlflow_uri
+    path, digest = tracking.pull(home, uri, name, alias or None, output)
+    bundle = open_bundle(path)
+    if bundle.digest != digest:
+        path.unlink()
+        raise ArtifactTampered(
+            f"{reference}: the registry promised {digest[:12]}, the file is {bundle.digest[:12]}"
+        )
+    verify(bundle)
+    if as_json:
+        show_json({"path": str(path), "digest": digest})
+    else:
+        click.echo(f"{path}  {digest}")
+
+
+@command.command("inspect")
+@click.argument("path", type=click.Path(path_type=Path))
+@json_option
+def inspect(path: Path, as_json: bool) -> None:
+    """Say what an artifact is: model, target, result, what it needs of a host."""
+    from tunefarm.results.bundle import misfits, open_bundle
+
+    bundle = open_bundle(path)
+    if as_json:
+        show_json({**bundle.manifest, "digest": bundle.digest})
+        return
+    manifest = bundle.manifest
+    result = manifest["result"]
+    tuned = sum(kernel["tuned"] for kernel in manifest["kernels"])
+    click.echo(f"{manifest['name']}  {bundle.digest}")
+    click.echo(f"model     {manifest['model']['source']}  {manifest['model']['digest'][:12]}")
+    click.echo(f"target    {manifest['target']}")
+    click.echo(f"device    {manifest['device']['sku']}, {manifest['threads']} threads")
+    click.echo(
+        f"result    {result['verdict']}: {format_latency(result['baseline_ms'])} to "
+        f"{format_latency(result['tuned_ms'])}, {result['speedup']}x {result['speedup_ci95']}"
+    )
+    click.echo(f"parity    {result['parity']}")
+    click.echo(f"kernels   {len(manifest['kernels'])} distinct, {tuned} tuned")
+    for kind in ("inputs", "outputs"):
+        for spec in manifest[kind]:
+            click.echo(f"{kind[:-1]:<9} {spec['name']}: {spec['dtype']}{spec['shape']}")
+    found = misfits(manifest)
+    click.echo(f"this host {'; '.join(found) if found else 'can run it'}")
+
+
+@command.command("verify")
+@click.argument("path", type=click.Path(path_type=Path))
+@json_option
+def verify_(path: Path, as_json: bool) -> None:
+    """Check every byte against the manifest. Exit code 6 when anything is off."""
+    from tunefarm.results.bundle import open_bundle, verify
+
+    bundle = open_bundle(path)
+    names = verify(bundle)
+    if as_json:
+        show_json({"path": str(path), "digest": bundle.digest, "verified": names})
+    else:
+        click.echo(f"{path}: {len(names)} parts sound, digest {bundle.digest}")
+
+
+@command.command("run")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    help="An .npz with one array per input.  [default: random]",
+)
+@click.option("--outputs", type=click.Path(path_type=Path), help="Write the outputs here (.npz).")
+@click.option("--repeat", default=10, show_default=True, help="Requests after the first.")
+@json_option
+def run(
+    path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_json: bool
+) -> None:
+    """Run an artifact with the TVM runtime alone, and time its load and first requests."""
+    import statistics
+
+    import numpy as np
+
+    from tunefarm.errors import UsageError
+    from tunefarm.results.loader import load
+
+    model = load(path)
+    if inputs is None:
+        generator = np.random.default_rng(0)
+        feed = {
+            s["name"]: generator.uniform(-1, 1, s["shape"]).astype(s["dtype"])
+            for s in model.inputs
+        }
+    else:
+        try:
+            with np.load(inputs, allow_pickle=False) as stored:
+                feed = {name: stored[name] for name in stored.files}
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{inputs} is not an .npz of arrays: {error}") from None
+    results = model(feed)
+    latencies = []
+    for _ in range(max(1, repeat)):
+        started = time.perf_counter()
+        model(feed)
+        latencies.append(time.perf_counter() - started)
+    if outputs is not None:
+        np.savez(outputs, allow_pickle=False, **results)
+    timings: dict[str, Any] = {f"{k}_ms": round(v * 1e3, 4) for k, v in model.timings.items()}
+    timings["median_ms"] = round(statistics.median(latencies) * 1e3, 4)
+    shapes = {name: list(array.shape) for name, array in results.items()}
+    if as_json:
+        show_json({"timings": timings, "outputs": shapes})
+        return
+    for name, array in results.items():
+        click.echo(f"{name}: {array.dtype}{list(array.shape)} mean {array.mean():.6g}")
+    click.echo("  ".join(f"{name} {value}" for name, value in timings.items()))

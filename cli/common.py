@@ -1,0 +1,79 @@
+"""What the commands share: output, errors, and option types."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from tunefarm.errors import TunefarmError
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print exactly one JSON document on standard output."
+)
+
+
+def fail(error: TunefarmError, as_json: bool) -> NoReturn:
+    """Say what went wrong on standard error, and leave with the error's exit code."""
+    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(error.message, err=True)
+    if error.hint:
+        click.echo(f"  {error.hint}", err=True)
+    if as_json:
+        show_json({"error": error.message, "hint": error.hint, "exit_code": error.exit_code})
+    sys.exit(error.exit_code)
+
+
+def show_json(data: Any) -> None:
+    click.echo(json.dumps(data, indent=2))
+
+
+class Duration(click.ParamType):
+    """Seconds from ``90``, ``90s``, ``30m``, ``1h30m``."""
+
+    name = "duration"
+    _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}  # noqa: RUF012 - click's base is not annotated
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip().lower()
+        seconds = 0.0
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            seconds = float(text)
+        elif re.fullmatch(r"(\d+(\.\d+)?[hms])+", text):
+            parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
+            seconds = sum(float(number) * self._UNITS[unit] for number, unit in parts)
+        if seconds <= 0:
+            self.fail(f"{value!r} is no duration; write 90s, 30m or 1h30m", param, ctx)
+        return seconds
+
+
+class Shape(click.ParamType):
+    """``x=1,3,224,224``"""
+
+    name = "name=d,d,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, tuple[int, ...]]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, dims = str(value).rpartition("=")
+        if not equals or not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", dims):
+            self.fail(f"{value!r} is no shape; write input=1,3,224,224", param, ctx)
+        return name, tuple(int(d) for d in dims.split(","))
+
+
+def format_seconds(seconds: float | None) -> str:
+    """65 -> 1:05; None -> -"""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def format_latency(milliseconds: float | None) -> str:
+    return "-" if milliseconds is None else f"{milliseconds:.4g} ms"

@@ -1,0 +1,210 @@
+"""tunefarm submit"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tunefarm.cli.common import Duration, Shape, json_option, show_json
+
+if TYPE_CHECKING:
+    from tunefarm.home import Home
+    from tunefarm.results.journal import Job, JobTarget, Journal
+
+DEFAULT_BUDGET_S = 600.0
+
+
+@click.command("submit")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--targets",
+    default="host",
+    show_default=True,
+    help="Comma-separated: llvm, cuda, a kind with attributes (llvm:mcpu=znver5), a TVM tag, host.",
+)
+@click.option("--trials", type=click.IntRange(min=1), help="Candidates to measure per target.")
+@click.option(
+    "--budget", type=Duration(), help="Time for the job, such as 30m. Default, without --trials: 10m."
+)
+@click.option("--name", help="The job's and its artifacts' name.  [default: the file's name]")
+@click.option("--shape", "shapes", type=Shape(), multiple=True, help="Fix an input's shape.")
+@click.option("--strategy", default="evolutionary", show_default=True, help="Or: tpe, random.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+@click.option(
+    "--no-device",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
+    help="What to do with a target that no registered device serves.",
+)
+@click.option("--tracking-uri", help="Any MLflow tracking URI.  [default: the farm home's own]")
+@click.option("--detach", is_flag=True, help="Return at once; the job runs in the background.")
+@json_option
+def command(
+    model: Path,
+    targets: str,
+    trials: int | None,
+    budget: float | None,
+    name: str | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    strategy: str,
+    seed: int,
+    no_device: str,
+    tracking_uri: str | None,
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """Tune MODEL (an ONNX file) and package one artifact per target.
+
+    Ctrl-C interrupts the job; `tunefarm resume JOB` goes on where it stood.
+    """
+    from tunefarm.home import Home
+    from tunefarm.results.journal import Job, Journal
+
+    home = Home.from_environment().prepare()
+    _check_strategy(strategy)
+    digest = _digest(model)
+    chosen, skipped = _resolve(home, targets, skip=no_device == "skip")
+    label = _label(name or model.stem)
+    if trials is None and budget is None:
+        budget = DEFAULT_BUDGET_S
+    job = Job(
+        id=f"{label[:40]}-{secrets.token_hex(3)}",
+        name=label,
+        created=time.time(),
+        model_digest=digest,
+        model_source=model.name,
+        options={
+            "model": str(model.absolute()),
+            "trials": trials,
+            "budget_s": budget,
+            "shapes": [[key, list(dims)] for key, dims in shapes],
+            "strategy": strategy,
+            "seed": seed,
+            "skipped": skipped,
+            "tracking_uri": tracking_uri or home.mlflow_uri,
+        },
+        protocol=_protocol(seed),
+    )
+    journal = Journal(home)
+    journal.add_job(job)
+    for target in chosen:
+        journal.add_target(job.id, target)
+    if detach:
+        _detach(home, job, as_json)
+        return
+    run(home, journal, job, as_json)
+
+
+def _check_strategy(name: str) -> None:
+    from tunefarm.errors import UsageError
+    from tunefarm.search.plugins import load_plugins
+    from tunefarm.search.strategy import strategy_names
+
+    load_plugins()
+    if name not in strategy_names():
+        raise UsageError(
+            f"--strategy {name}: there is none; choose from {', '.join(strategy_names())}"
+        )
+
+
+def _digest(model: Path) -> str:
+    """Of the file's bytes; whether they are a model is for the import to find out, in a child."""
+    from tunefarm.errors import InvalidModel
+
+    try:
+        return hashlib.sha256(model.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise InvalidModel(f"there is no file {model}") from None
+    except OSError as error:
+        raise InvalidModel(f"{model} cannot be read: {error.strerror}") from None
+
+
+def _resolve(home: Home, text: str, skip: bool) -> tuple[list[JobTarget], dict[str, str]]:
+    """The targets that devices serve, and why the others do not count."""
+    from tunefarm.devices.registry import device_for, local_devices
+    from tunefarm.devices.target import parse_targets
+    from tunefarm.errors import NoDevice
+    from tunefarm.results.journal import JobTarget
+
+    wanted = parse_targets(text)
+    devices = local_devices(home)
+    chosen, skipped = [], {}
+    for target in wanted:
+        try:
+            device = device_for(target, devices)
+        except NoDevice as error:
+            if not skip:
+                raise
+            skipped[target.text] = error.message
+            continue
+        tools = dict(device.toolchain)
+        toolchain = f"tvm-{tools['tvm']} llvm-{tools['llvm']} {tools['linker']}"
+        resolved = target.with_attrs(dict(device.target.attrs))
+        chosen.append(JobTarget(target.text, resolved, device, toolchain))
+    if not chosen:
+        reasons = "; ".join(skipped.values())
+        raise NoDevice(f"no target is left: {reasons}", hint="tunefarm devices list")
+    return chosen, skipped
+
+
+def _label(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"
+
+
+def _protocol(seed: int) -> dict[str, Any]:
+    from tunefarm.measure.protocol import Protocol
+
+    return Protocol(seed=seed).to_dict()
+
+
+def _detach(home: Home, job: Job, as_json: bool) -> None:
+    log = home.job_dir(job.id) / "detached.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        subprocess.Popen(
+            [sys.executable, "-m", "tunefarm", "resume", job.id],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    if as_json:
+        show_json({"job": job.id, "status": "queued", "name": job.name})
+    else:
+        click.echo(f"job {job.id} runs in the background; tunefarm watch {job.id}")
+
+
+def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
+    """Drive a job in this process, show its progress, and print its outcome."""
+    from tunefarm.cli import results
+    from tunefarm.cli.console import ConsoleReporter
+    from tunefarm.results import report
+    from tunefarm.scheduler.driver import StopFlag, drive
+
+    reporter = ConsoleReporter(home.job_dir(job.id) / "job.log")
+    reporter.line(f"job {job.id}")
+    stop = StopFlag()
+    stop.install()
+    try:
+        outcome = drive(home, job.id, reporter, stop)
+    except BaseException as error:
+        reporter.line(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        reporter.close()
+    path = report.write(journal, job, home.job_dir(job.id) / "report.html")
+    found = results.document(journal, job)
+    journal.close()
+    if as_json:
+        show_json(found)
+    else:
+        results.show(home, found, path, outcome.tracking)

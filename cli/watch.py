@@ -1,0 +1,43 @@
+"""tunefarm watch"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from tunefarm.cli.common import json_option, show_json
+
+_EXIT = {"succeeded": 0, "interrupted": 130}
+
+
+@click.command("watch")
+@click.argument("job")
+@click.option("--every", default=1.0, show_default=True, help="Seconds between two looks.")
+@json_option
+def command(job: str, every: float, as_json: bool) -> None:
+    """Follow JOB until it ends; the exit code is the job's."""
+    from tunefarm.cli.status import describe
+    from tunefarm.home import Home
+    from tunefarm.results.journal import Journal
+
+    journal = Journal(Home.from_environment().prepare())
+    found = journal.job(job)
+    last = ""
+    while True:
+        data = describe(journal, found)
+        counts = data["counts"]
+        text = (
+            f"{data['status']}: {data['phase']}, {counts['measured']} measured, "
+            f"{counts['failed']} failed"
+        )
+        if text != last:
+            click.echo(f"{time.strftime('%H:%M:%S')} {text}", err=True)
+            last = text
+        if data["status"] not in ("queued", "running"):
+            break
+        time.sleep(every)
+    if as_json:
+        show_json(data)
+    sys.exit(_EXIT.get(data["status"], 5))

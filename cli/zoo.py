@@ -1,0 +1,29 @@
+"""tunefarm zoo"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tunefarm.cli.common import json_option, show_json
+
+
+@click.command("zoo")
+@click.argument("name", required=False)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="[default: NAME.onnx]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the weights.")
+@json_option
+def command(name: str | None, output: Path | None, seed: int, as_json: bool) -> None:
+    """Write one of the onnx package's real networks with seeded random weights.
+
+    Without NAME, list them.
+    """
+    from tunefarm.frontend.zoo import write_zoo_model, zoo_names
+
+    if name is None:
+        names = list(zoo_names())
+        show_json({"networks": names}) if as_json else click.echo("\n".join(names))
+        return
+    path = write_zoo_model(name, output or Path(f"{name}.onnx"), seed)
+    show_json({"path": str(path)}) if as_json else click.echo(str(path))

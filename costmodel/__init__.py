@@ -1,0 +1,1 @@
+"""Learned ranking of candidates. Knows nothing of TVM's search or of Ray."""

@@ -1,0 +1,1 @@
+"""What a target and a device are: names, probing, registration, exclusive use."""

@@ -1,0 +1,103 @@
+"""Facts about this machine's processor, read from the kernel.
+
+psutil is imported where it is used: checking an artifact against its host needs none of it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def cpu_info() -> dict[str, str]:
+    """The first processor's entry in /proc/cpuinfo."""
+    try:
+        text = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def cpu_model() -> str:
+    info = cpu_info()
+    name = info.get("model name") or info.get("CPU part") or platform.processor() or "unknown"
+    numbers = [info.get(key, "") for key in ("cpu family", "model", "stepping")]
+    # Hypervisors hide the marketing name; family, model and stepping tell the parts apart.
+    return f"{name} ({'/'.join(numbers)})" if all(numbers) else name
+
+
+def cpu_features() -> tuple[str, ...]:
+    info = cpu_info()
+    return tuple(sorted((info.get("flags") or info.get("Features") or "").split()))
+
+
+def usable_cores() -> int:
+    """Physical cores, no more than the affinity mask or the container's quota allow."""
+    import psutil
+
+    cores = min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return max(1, cores)
+
+
+def cache_sizes() -> tuple[int, int, int]:
+    """Bytes of L1d, L2 and L3 as seen by the first core; 0 where the kernel does not say."""
+    sizes = {1: 0, 2: 0, 3: 0}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            kind = (index / "type").read_text().strip()
+            level = int((index / "level").read_text())
+            match = re.fullmatch(r"(\d+)([KMG]?)", (index / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
+        if match and kind != "Instruction" and level in sizes:
+            unit = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match[2]]
+            sizes[level] = int(match[1]) * unit
+    return sizes[1], sizes[2], sizes[3]
+
+
+def linker_version() -> str:
+    try:
+        out = subprocess.run(["ld", "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return out.stdout.splitlines()[0].strip()
+
+
+def memory_bytes() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def host_name() -> str:
+    return socket.gethostname()
+
+
+def conditions() -> dict[str, float | str]:
+    """What may disturb a measurement right now: load, steal time, clock policy, free memory."""
+    import psutil
+
+    times = psutil.cpu_times()
+    governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
+    return {
+        "load_1m": os.getloadavg()[0],
+        "steal_s": float(getattr(times, "steal", 0.0)),
+        "governor": governor.read_text().strip() if governor.exists() else "unknown",
+        "clock_policy": "floating",
+        "clock_mhz": round(frequency.current, 1) if frequency else 0.0,
+        "memory_available_bytes": float(psutil.virtual_memory().available),
+    }

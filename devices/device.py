@@ -1,0 +1,65 @@
+"""A device: one thing that runs kernels, and how it is told apart from every other."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tunefarm.devices.target import Target, target_from_json
+
+
+@dataclass(frozen=True)
+class Device:
+    """What was read off one device when it was probed.
+
+    Attributes:
+        id: readable and unique: ``cpu-<hash of what identifies it>``.
+        sku: what the seller calls it; results are comparable within one SKU.
+        target: with every attribute filled in.
+        cores: physical cores this process may use.
+        memory_bytes: of the machine.
+        caches: bytes of L1d, L2 (one core's) and L3, 0 where unknown.
+        features: instruction set extensions, sorted.
+        toolchain: versions of what builds and runs here (tvm, llvm, linker, libc, python, os).
+    """
+
+    id: str
+    sku: str
+    host: str
+    target: Target
+    cores: int
+    memory_bytes: int
+    caches: tuple[int, int, int]
+    features: tuple[str, ...]
+    toolchain: tuple[tuple[str, str], ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that decides how fast a kernel runs here; 16 hex digits."""
+        facts = [self.sku, self.target.text, self.cores, self.caches, self.features]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **dataclasses.asdict(self),
+            "target": json.loads(self.target.to_json()),
+            "toolchain": dict(self.toolchain),
+            "fingerprint": self.fingerprint,
+        }
+
+
+def device_from_dict(data: dict[str, Any]) -> Device:
+    return Device(
+        id=data["id"],
+        sku=data["sku"],
+        host=data["host"],
+        target=target_from_json(json.dumps(data["target"])),
+        cores=data["cores"],
+        memory_bytes=data["memory_bytes"],
+        caches=(data["caches"][0], data["caches"][1], data["caches"][2]),
+        features=tuple(data["features"]),
+        toolchain=tuple(sorted(data["toolchain"].items())),
+    )

@@ -1,0 +1,161 @@
+"""The import itself. Runs in a child process with limits on time and memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import time
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from tunefarm.devices.target import Target
+from tunefarm.errors import InvalidModel, UnsupportedModel
+from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
+from tunefarm.frontend.onnx_passes import PASSES, Graph
+from tunefarm.frontend.pass_log import PassLog
+from tunefarm.frontend.program import Program, TensorSpec, load_program, program_to_dict
+from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
+
+
+@dataclass(frozen=True)
+class ImportRequest:
+    """`model` is imported for `target` into `directory`, which appears whole or not at all."""
+
+    model: Path
+    directory: Path
+    target: Target
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    limits: ImportLimits = ImportLimits()
+
+
+def import_model(request: ImportRequest) -> Program:
+    """Import in a child process.
+
+    Raises:
+        InvalidModel, UnsupportedModel, UsageError: see `frontend.onnx_file`; also when the
+            import crashes, hangs or needs more memory than its limits allow.
+    """
+    if (request.directory / "evidence.json").exists():
+        return load_program(request.directory)
+    limits = request.limits
+    child = Child("tunefarm.frontend.importer:run_import", memory_bytes=limits.memory_bytes)
+    hint = "The file may be hostile or broken; if it is sound, raise the import limits."
+    with child:
+        try:
+            child.call(request, limits.seconds)
+        except ChildTimeout:
+            raise InvalidModel(
+                f"{request.model}: the import took more than {limits.seconds:g} s", hint=hint
+            ) from None
+        except ChildDied as error:
+            what = "needed too much memory" if error.returncode == -signal.SIGKILL else "crashed"
+            raise InvalidModel(f"{request.model}: the import {what} ({error})", hint=hint) from None
+        except ChildError as error:
+            if error.type_name == "MemoryError" or "bad_alloc" in error.message:
+                raise InvalidModel(
+                    f"{request.model}: the import needs more than {limits.memory_bytes} bytes",
+                    hint=hint,
+                ) from None
+            raise UnsupportedModel(
+                f"{request.model} cannot be imported: {_last_line(error.message)}",
+                hint="The compiler refused it; the whole story is in the job's log.",
+            ) from error
+    return load_program(request.directory)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+def run_import(request: ImportRequest) -> None:
+    """In the child: read, rewrite, import, legalise, fuse, extract; then publish the directory."""
+    warnings.simplefilter("ignore")
+    log = PassLog()
+    model = read_model(request.model, request.limits)
+    origin = {
+        "source": request.model.name,
+        "digest": hashlib.sha256(request.model.read_bytes()).hexdigest(),
+        "producer": f"{model.producer_name} {model.producer_version}".strip(),
+        "ir_version": model.ir_version,
+        "opset": {o.domain or "ai.onnx": o.version for o in model.opset_import},
+    }
+    bind_shapes(model, dict(request.shapes))
+    counts = Counter(node.op_type for node in model.graph.node)
+    _check_operators(model)
+    original = model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b""
+    graph = Graph(model)
+    for graph_pass in PASSES:
+        started, before = time.perf_counter(), len(graph.nodes)
+        graph_pass(graph)
+        log.note(f"onnx.{graph_pass.__name__}", started, f"{before} to {len(graph.nodes)} nodes")
+    model = graph.store()
+    inputs = input_specs(model)
+    _check_inputs(inputs)
+
+    from tunefarm.frontend import relax_passes
+
+    module = relax_passes.from_onnx(model, log)
+    temporary = request.directory.with_name(f".{request.directory.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    (temporary / "workloads").mkdir(parents=True)
+    try:
+        (temporary / "model.onnx").write_bytes(original)
+        module = relax_passes.simplify(module, request.target, log)
+        baseline = relax_passes.lower(module, request.target, log, "baseline")
+        relax_passes.save(baseline, temporary / "baseline.json")
+        module, layout = relax_passes.convert_layout(module, request.target, log)
+        module = relax_passes.lower(module, request.target, log, "program")
+        relax_passes.save(module, temporary / "program.json")
+        tasks = relax_passes.extract_tasks(module, temporary)
+        program = Program(
+            directory=temporary,
+            inputs=inputs,
+            outputs=relax_passes.output_specs(module, [o.name for o in model.graph.output]),
+            tasks=tasks,
+            evidence={
+                **origin,
+                "operators": {op: {"count": n, "taken": n} for op, n in sorted(counts.items())},
+                "passes": log.entries(),
+                "layout": layout,
+                "kernels": sum(task.weight for task in tasks),
+                "distinct_kernels": len(tasks),
+                "parameter_bytes": int(sum(np.asarray(a).nbytes for a in graph.constants.values())),
+                "target": request.target.text,
+            },
+        )
+        text = json.dumps(program_to_dict(program), indent=1)
+        (temporary / "evidence.json").write_text(text)
+        shutil.rmtree(request.directory, ignore_errors=True)
+        temporary.rename(request.directory)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _check_operators(model: onnx.ModelProto) -> None:
+    from tunefarm.frontend import relax_passes
+
+    known = relax_passes.importable_operators()
+    for node in model.graph.node:
+        if node.op_type not in known:
+            domain = f"{node.domain}." if node.domain else ""
+            raise UnsupportedModel(
+                f"operator {domain}{node.op_type} (node {node.name or node.output[0]!r}) "
+                "cannot be imported",
+                hint="Replace it by standard operators before export, or cut it off the model.",
+            )
+
+
+def _check_inputs(inputs: tuple[TensorSpec, ...]) -> None:
+    for spec in inputs:
+        if np.dtype(spec.dtype).kind not in "fiub":
+            raise UnsupportedModel(f"input {spec.name!r} has dtype {spec.dtype}")

@@ -1,0 +1,109 @@
+"""What an import yields: the program, its kernels as tuning tasks, and the import's evidence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape (elements per dimension) and dtype of one tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class TuningTask:
+    """One distinct kernel of a program.
+
+    Attributes:
+        id: hash of the workload (its structure, not its name), 16 hex digits.
+        name: what the kernel computes, from the graph: ``conv2d_add_relu``.
+        functions: the program's functions that are this kernel.
+        weight: calls per inference.
+        flops: floating-point operations of one call.
+        bytes: bytes read and written by one call, each argument once.
+        args: inputs, then outputs.
+    """
+
+    id: str
+    name: str
+    functions: tuple[str, ...]
+    weight: int
+    flops: float
+    bytes: int
+    args: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """An imported model in its directory.
+
+    ``model.onnx`` (as submitted, shapes bound, weights inside), ``program.json`` (Relax, after every pass), ``baseline.json`` (Relax, as a plain build would
+    have it), ``workloads/<task>.json`` (TensorIR) and ``evidence.json`` lie in `directory`.
+    """
+
+    directory: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    tasks: tuple[TuningTask, ...]
+    evidence: dict[str, Any]
+
+    @property
+    def module(self) -> Path:
+        return self.directory / "program.json"
+
+    @property
+    def model(self) -> Path:
+        return self.directory / "model.onnx"
+
+    @property
+    def baseline(self) -> Path:
+        return self.directory / "baseline.json"
+
+    def workload(self, task: str) -> Path:
+        return workload_path(self.directory, task)
+
+    def task(self, task: str) -> TuningTask:
+        return next(t for t in self.tasks if t.id == task)
+
+
+def workload_path(directory: Path, task: str) -> Path:
+    return directory / "workloads" / f"{task}.json"
+
+
+def program_to_dict(program: Program) -> dict[str, Any]:
+    data = dataclasses.asdict(program)
+    del data["directory"]
+    return data
+
+
+def load_program(directory: Path) -> Program:
+    """Read back what an import wrote to `directory`."""
+    data = json.loads((directory / "evidence.json").read_text())
+    return Program(
+        directory=directory,
+        inputs=_specs(data["inputs"]),
+        outputs=_specs(data["outputs"]),
+        tasks=tuple(
+            TuningTask(
+                **{
+                    **task,
+                    "functions": tuple(task["functions"]),
+                    "args": _specs(task["args"]),
+                }
+            )
+            for task in data["tasks"]
+        ),
+        evidence=data["evidence"],
+    )
+
+
+def _specs(rows: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(r["name"], tuple(r["shape"]), r["dtype"]) for r in rows)

@@ -1,0 +1,219 @@
+"""The compiler's side of an import: from ONNX to fused TensorIR kernels (needs TVM)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax import transform
+from tvm.relax.frontend.onnx import onnx_frontend
+from tvm.s_tir import meta_schedule as ms
+
+from tunefarm.devices.target import Target
+from tunefarm.errors import UnsupportedModel
+from tunefarm.frontend.pass_log import PassLog
+from tunefarm.frontend.program import TensorSpec, TuningTask
+
+def importable_operators() -> frozenset[str]:
+    return frozenset(onnx_frontend._get_convert_map())
+
+
+def from_onnx(model: onnx.ModelProto, log: PassLog) -> tvm.IRModule:
+    """Import with the weights as constants.
+
+    Raises:
+        UnsupportedModel: the importer refuses a node.
+    """
+    started = time.perf_counter()
+    try:
+        module = onnx_frontend.from_onnx(model, keep_params_in_input=False)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise UnsupportedModel(
+            f"the importer refuses this model: {lines[-1] if lines else type(error).__name__}"
+        ) from error
+    log.note("relax.from_onnx", started)
+    return module
+
+
+def _run(module: tvm.IRModule, passes: Sequence[Any], target: Target, log: PassLog, stage: str) -> Any:
+    with tvm.target.Target(target.tvm):
+        for one in passes:
+            started = time.perf_counter()
+            module = one(module)
+            log.note(f"relax.{one.info.name}", started, stage)
+    return module
+
+
+def simplify(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
+    passes = [
+        transform.DecomposeOpsForInference(),
+        transform.CanonicalizeBindings(),
+        transform.FoldConstant(),
+    ]
+    return _run(module, passes, target, log, "simplify")
+
+
+def convert_layout(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[tvm.IRModule, str]:
+    """Channels last, where that takes no more than a transpose at either end of the network.
+
+    On CPUs the channels-last kernels of a 3x3 convolution reach 1.5 times the throughput of the
+    channels-first ones; networks on which the conversion leaves transposes inside keep theirs.
+    """
+    before = _transposes(module)
+    passes = [
+        transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
+        transform.CanonicalizeBindings(),
+        transform.FoldConstant(),
+    ]
+    scratch = PassLog()
+    try:
+        converted = _run(module, passes, target, scratch, "layout")
+    except Exception as error:
+        log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {_reason(error)}")
+        return module, "NCHW"
+    added = _transposes(converted) - before
+    inputs, outputs = len(converted["main"].params), 1
+    if added > inputs + outputs:
+        log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {added} transposes")
+        return module, "NCHW"
+    log.extend(scratch)
+    return converted, "NHWC"
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__
+
+
+def _transposes(module: tvm.IRModule) -> int:
+    count = 0
+
+    def visit(node: Any) -> None:
+        nonlocal count
+        is_call = isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op)
+        if is_call and node.op.name in ("relax.permute_dims", "relax.layout_transform"):
+            count += 1
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    return count
+
+
+def lower(module: tvm.IRModule, target: Target, log: PassLog, stage: str) -> tvm.IRModule:
+    """Operators to TensorIR, fused; the arguments whose layout is free (constants) are marked."""
+    passes = [
+        transform.LegalizeOps(),
+        transform.AnnotateTIROpPattern(),
+        transform.FoldConstant(),
+        transform.FuseOps(),
+        transform.FuseTIR(),
+        transform.DeadCodeElimination(),
+        transform.AttachAttrLayoutFreeBuffers(),
+    ]
+    return _run(module, passes, target, log, stage)
+
+
+def save(module: Any, path: Path) -> None:
+    path.write_text(tvm.ir.save_json(module))
+
+
+def output_specs(module: tvm.IRModule, names: list[str]) -> tuple[TensorSpec, ...]:
+    """The outputs of `main`, under their ONNX names.
+
+    Raises:
+        UnsupportedModel: an output whose shape is not known before the run.
+    """
+    type_ = module["main"].ret_ty
+    fields = list(type_.fields) if hasattr(type_, "fields") else [type_]
+    specs = []
+    for name, field in zip(names, fields, strict=True):
+        try:
+            shape = tuple(int(d) for d in field.shape)
+        except (TypeError, ValueError):
+            raise UnsupportedModel(f"output {name!r} has no fixed shape") from None
+        specs.append(TensorSpec(name, shape, str(field.dtype)))
+    return tuple(specs)
+
+
+def workload_module(function: Any) -> tvm.IRModule:
+    """A kernel alone, under the name every tuner expects: the form that is hashed and tuned."""
+    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+
+
+def workload_id(workload: tvm.IRModule) -> str:
+    """The structural hash: equal kernels of any model have it in common; 16 hex digits."""
+    return f"{int(ms.utils.shash2hex(workload), 16):016x}"
+
+
+def extract_tasks(module: tvm.IRModule, directory: Path) -> tuple[TuningTask, ...]:
+    """One task per distinct kernel, heaviest first; their workloads are written to `directory`."""
+    calls: dict[str, int] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op):
+            for arg in node.args:
+                if isinstance(arg, tvm.ir.GlobalVar):
+                    calls[arg.name_hint] = calls.get(arg.name_hint, 0) + 1
+
+    for _, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    tasks: dict[str, TuningTask] = {}
+    for variable, function in module.functions_items():
+        if not isinstance(function, tvm.tirx.PrimFunc):
+            continue
+        name = variable.name_hint
+        workload = workload_module(function)
+        task = workload_id(workload)
+        args = tuple(
+            TensorSpec(f"a{index}", tuple(int(d) for d in info.shape), str(info.dtype))
+            for index, info in enumerate(ms.arg_info.ArgInfo.from_prim_func(function))
+        )
+        if task in tasks:
+            known = tasks[task]
+            tasks[task] = TuningTask(
+                **{
+                    **known.__dict__,
+                    "functions": (*known.functions, name),
+                    "weight": known.weight + calls.get(name, 0),
+                }
+            )
+            continue
+        save(workload, directory / "workloads" / f"{task}.json")
+        tasks[task] = TuningTask(
+            id=task,
+            name=_readable(name),
+            functions=(name,),
+            weight=calls.get(name, 0),
+            flops=_flops(workload),
+            bytes=sum(_bytes(spec) for spec in args),
+            args=args,
+        )
+    return tuple(sorted(tasks.values(), key=lambda t: (-t.weight * t.flops, t.id)))
+
+
+def _flops(workload: tvm.IRModule) -> float:
+    try:
+        return float(tvm.s_tir.analysis.estimate_tir_flops(workload))
+    except Exception:  # kernels of pure data movement have none that it can count
+        return 0.0
+
+
+def _bytes(spec: TensorSpec) -> int:
+    elements = 1
+    for size in spec.shape:
+        elements *= size
+    bits = int(re.sub(r"\D", "", spec.dtype) or 8)
+    return elements * max(1, bits // 8)
+
+
+def _readable(name: str) -> str:
+    """``fused_conv2d10_add6_relu61`` -> ``conv2d_add_relu``; the numbers only tell copies apart."""
+    parts = [re.sub(r"(?<=[a-z])\d+$", "", part) for part in name.split("_")]
+    return "_".join(part for part in parts if part and part != "fused")

@@ -1,0 +1,63 @@
+"""The real networks that the onnx package carries, with seeded random weights.
+
+Their graphs are real; their weights are stripped to constants. Here they get random ones: normal,
+scaled by the fan-in so that activations stay in range, and positive variances.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from tunefarm.errors import UsageError
+from tunefarm.frontend.onnx_passes import Graph
+
+_DIRECTORY = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+
+def zoo_names() -> tuple[str, ...]:
+    return tuple(sorted(p.stem.removeprefix("light_") for p in _DIRECTORY.glob("light_*.onnx")))
+
+
+def zoo_model(name: str, seed: int = 0) -> onnx.ModelProto:
+    """The network `name` (``squeezenet``, ``resnet50``, ...) with weights drawn from `seed`.
+
+    Raises:
+        UsageError: no such network.
+    """
+    path = _DIRECTORY / f"light_{name}.onnx"
+    if not path.exists():
+        raise UsageError(f"no network {name!r}; there are {', '.join(zoo_names())}")
+    graph = Graph(onnx.load(path))
+    generator = np.random.default_rng(seed)
+    variances = {n.input[4] for n in graph.nodes if n.op_type == "BatchNormalization"}
+    shapes: dict[str, tuple[int, ...]] = {}
+    nodes = []
+    for node in graph.nodes:
+        if node.op_type == "ConstantOfShape" and node.input[0] in graph.constants:
+            shapes[node.output[0]] = tuple(int(d) for d in graph.constants[node.input[0]])
+        else:
+            nodes.append(node)
+    shapes |= {n: a.shape for n, a in graph.constants.items() if a.dtype == np.float32}
+    for tensor, shape in shapes.items():
+        fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 0
+        if tensor in variances:
+            values = generator.uniform(0.5, 1.5, shape)
+        else:
+            values = generator.normal(0, np.sqrt(2 / fan_in) if fan_in else 0.1, shape)
+        graph.constants[tensor] = values.astype(np.float32)
+    graph.nodes = nodes
+    model = graph.store()
+    # Names that TVM, ONNX Runtime and the ONNX checker all take: an old IR wants every
+    # initializer among the inputs.
+    model.ir_version = max(model.ir_version, 8)
+    return model
+
+
+def write_zoo_model(name: str, path: Path, seed: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    model = zoo_model(name, seed)
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    return path

@@ -1,0 +1,1 @@
+"""Building, sandboxed running, the correctness gate, statistics and verdicts."""

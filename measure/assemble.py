@@ -1,0 +1,95 @@
+"""The whole model from its program and the winning traces, in a killable child."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunefarm.devices.target import Target
+from tunefarm.errors import JobFailed
+from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
+
+ASSEMBLE_LIMIT_S = 900.0
+
+
+@dataclass(frozen=True)
+class AssembleRequest:
+    """`traces` by function name of the program in `module`; other functions stay untuned."""
+
+    module: Path
+    workloads: tuple[tuple[str, Path], ...]
+    traces: tuple[tuple[str, str], ...]
+    target: Target
+    library: Path
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """The library, and how many packing functions could not be run ahead of time (0 is right)."""
+
+    library: Path
+    packing_left: int
+    functions: int
+
+
+def assemble(request: AssembleRequest) -> Assembled:
+    """Build in a child of its own.
+
+    Raises:
+        JobFailed: the compiler fails, crashes or takes too long.
+    """
+    with Child("tunefarm.measure.assemble:run_assemble") as child:
+        try:
+            result: Assembled = child.call(request, ASSEMBLE_LIMIT_S)
+        except ChildTimeout:
+            raise JobFailed(
+                f"the whole model was not compiled within {ASSEMBLE_LIMIT_S:g} s"
+            ) from None
+        except (ChildDied, ChildError) as error:
+            raise JobFailed(f"the whole model cannot be compiled: {error}") from error
+    return result
+
+
+def run_assemble(request: AssembleRequest) -> Assembled:
+    """In the child."""
+    import tvm
+    from tvm import relax
+
+    from tunefarm.search import replay
+    from tunefarm.search.intrinsics import register_intrinsics
+    from tunefarm.search.plugins import load_plugins
+
+    register_intrinsics(request.target.kind, platform.machine())
+    load_plugins()
+    target = replay.tvm_target(request.target)
+    module = tvm.ir.load_json(request.module.read_text())
+    workloads = dict(request.workloads)
+    for name, trace in request.traces:
+        workload = replay.load_workload(workloads[name])
+        function = replay.scheduled_function(workload, request.target, trace)
+        scheduled = function.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
+        module.update_func(module.get_global_var(name), scheduled)
+    with target:
+        module = relax.transform.SplitLayoutRewritePreproc()(module)
+        module = relax.transform.FoldConstant()(module)
+        module = relax.transform.DeadCodeElimination()(module)
+        names = [variable.name_hint for variable in module.get_global_vars()]
+        executable = relax.build(module, target)
+    temporary = request.library.with_name(f".{os.getpid()}.so")
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        executable.export_library(str(temporary), fcompile=_link)
+        os.replace(temporary, request.library)
+    finally:
+        temporary.unlink(missing_ok=True)
+    packing = sum(name.endswith("_weight_prepack") for name in names)
+    return Assembled(request.library, packing, len(names))
+
+
+def _link(output: str, objects: list[str], **_options: Any) -> None:
+    """`export_library`'s linker: the kernels need nothing of a C runtime, so `ld` is enough."""
+    subprocess.run(["ld", "-shared", "-o", output, *objects], check=True, capture_output=True)

@@ -1,0 +1,143 @@
+"""Building candidates: from a trace to a shared library, in a killable child."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunefarm.devices.target import Target
+from tunefarm.errors import Failure, FailureKind
+from tunefarm.frontend.program import TensorSpec
+from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
+
+BUILD_MEMORY_BYTES = 6 * 2**30
+
+
+@dataclass(frozen=True)
+class Library:
+    """A built kernel: its file, and the inputs its packing function makes (`kernel_module`)."""
+
+    path: Path
+    packed: tuple[tuple[int, TensorSpec], ...]
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """`library` is where the result goes: named by the candidate's id, so never rewritten."""
+
+    workload: Path
+    target: Target
+    trace: str
+    library: Path
+
+
+@dataclass(frozen=True)
+class BuildOutcome:
+    library: Library | None
+    failure: Failure | None
+    seconds: float
+
+
+class Builder:
+    """Builds one candidate at a time; a crash or a hang costs a child, never the builder."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._child = Child(
+            "tunefarm.measure.build:run_build",
+            env={"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            memory_bytes=BUILD_MEMORY_BYTES,
+        )
+
+    def start(self) -> None:
+        self._child.start()
+
+    def build(self, request: BuildRequest) -> BuildOutcome:
+        started = time.monotonic()
+        library, failure = None, None
+        try:
+            library = self._child.call(request, self._limit_s)
+        except ChildTimeout:
+            failure = Failure(
+                FailureKind.COMPILE_TIMEOUT, f"not built within {self._limit_s:g} s"
+            )
+        except ChildDied as error:
+            failure = failure_of_death(error, "the compiler")
+        except ChildError as error:
+            failure = Failure(_kind(error), _first_line(error.message))
+        return BuildOutcome(library, failure, time.monotonic() - started)
+
+    def close(self) -> None:
+        self._child.kill()
+
+
+def failure_of_death(error: ChildDied, who: str) -> Failure:
+    """A child that died of SIGKILL which we did not send was the system's out-of-memory kill."""
+    oom = error.returncode == -signal.SIGKILL or "bad_alloc" in error.tail
+    kind = FailureKind.OUT_OF_MEMORY if oom else FailureKind.CRASH
+    return Failure(kind, f"{who}: {error}"[:500])
+
+
+def _kind(error: ChildError) -> FailureKind:
+    if error.type_name == "InvalidTrace":
+        return FailureKind.INVALID_SCHEDULE
+    if is_memory_error(error):
+        return FailureKind.OUT_OF_MEMORY
+    return FailureKind.COMPILE_ERROR
+
+
+def is_memory_error(error: ChildError) -> bool:
+    words = ("bad_alloc", "cannot allocate", "out of memory", "failed to allocate")
+    return error.type_name == "MemoryError" or any(w in error.message.lower() for w in words)
+
+
+def _first_line(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[-1][:500] if lines else "no reason given"
+
+
+def run_build(request: BuildRequest) -> Library:
+    """In the child: replay, lower, compile, link."""
+    import tvm
+
+    from tunefarm.search import replay
+
+    _warm_up()
+    workload = replay.load_workload(request.workload)
+    function = replay.scheduled_function(workload, request.target, request.trace)
+    module, packed = replay.kernel_module(function)
+    built = tvm.tirx.build(module, target=replay.tvm_target(request.target))
+    link(built, request.library)
+    return Library(request.library, packed)
+
+
+def link(module: Any, library: Path) -> None:
+    """One object, one `ld -shared`: gcc would take six times as long to the same bytes."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    stem = library.with_name(f".{library.stem}.{os.getpid()}")
+    object_file, shared = stem.with_suffix(".o"), stem.with_suffix(".so")
+    try:
+        module.write_to_file(str(object_file))
+        subprocess.run(
+            ["ld", "-shared", "-o", str(shared), str(object_file)],
+            check=True,
+            capture_output=True,
+        )
+        os.replace(shared, library)
+    finally:
+        object_file.unlink(missing_ok=True)
+        shared.unlink(missing_ok=True)
+
+
+def _warm_up() -> None:
+    from tunefarm.search.intrinsics import register_intrinsics
+    from tunefarm.search.plugins import load_plugins
+
+    register_intrinsics("llvm", platform.machine())
+    load_plugins()

@@ -1,0 +1,27 @@
+"""What a measurement is about and what it yields; plain data, no runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunefarm.frontend.program import TensorSpec
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What running a kernel takes beside its library: arguments (the last is the output), flops,
+    and the file with its reference results."""
+
+    task: str
+    args: tuple[TensorSpec, ...]
+    flops: float
+    reference: Path
+
+
+@dataclass(frozen=True)
+class Screening:
+    """A candidate's samples in seconds per call; `truncated` when it was given up as too slow."""
+
+    samples: tuple[float, ...]
+    truncated: bool

@@ -1,0 +1,108 @@
+"""The correctness gate: what a kernel's result may differ by, and whether it does. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunefarm.frontend.program import TensorSpec
+
+Array = NDArray[Any]
+POISON = {"f": np.nan, "i": -(2**7) + 1, "u": 2**7 + 1, "b": 1}
+"""Fills an output before a run, by dtype kind, so that what a kernel leaves unwritten is seen."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    relative: float
+    absolute: float
+
+
+def tolerance(dtype: str, reduction: int) -> Tolerance:
+    """Allowed error of one output element, relative to the output's scale.
+
+    Reordering a sum of n terms moves it by about sqrt(n) roundings; 32 of those are allowed.
+    Integers must be exact.
+
+    Args:
+        reduction: terms summed into one element, at least 1.
+    """
+    kind = np.dtype(dtype)
+    if kind.kind != "f":
+        return Tolerance(0.0, 0.0)
+    error = float(32 * np.finfo(kind).eps * math.sqrt(max(1, reduction)))
+    return Tolerance(error, error)
+
+
+def disagreement(result: Array, reference: Array, allowed: Tolerance) -> str:
+    """Empty when `result` is right, else one sentence that says how wrong it is."""
+    if result.shape != reference.shape:
+        return f"shape {result.shape} instead of {reference.shape}"
+    if result.dtype.kind != "f":
+        wrong = int(np.count_nonzero(result != reference))
+        return f"{wrong} of {result.size} elements differ" if wrong else ""
+    got, want = result.astype(np.float64), reference.astype(np.float64)
+    finite = np.isfinite(want)
+    if not np.array_equal(np.isfinite(got), finite):
+        return f"{int(np.count_nonzero(np.isfinite(got) != finite))} elements are not finite"
+    scale = float(np.max(np.abs(want[finite]), initial=0.0))
+    limit = allowed.relative * np.abs(want) + allowed.absolute * scale
+    error = np.abs(np.where(finite, got - want, 0.0))
+    wrong = int(np.count_nonzero(error > limit))
+    if not wrong:
+        return ""
+    worst = float(error.max() / scale) if scale else math.inf
+    return f"{wrong} of {got.size} elements differ, by {worst:.2e} of the result's scale"
+
+
+def make_input(spec: TensorSpec, seed: int, positive: bool) -> Array:
+    """A random argument: uniform in (-1, 1), or (0.1, 1) for kernels that take roots or logs."""
+    generator = np.random.default_rng(seed)
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "f":
+        low = 0.1 if positive else -1.0
+        return generator.uniform(low, 1.0, spec.shape).astype(dtype)
+    return generator.integers(0, 2, spec.shape).astype(dtype)
+
+
+def poisoned(spec: TensorSpec) -> Array:
+    dtype = np.dtype(spec.dtype)
+    return np.full(spec.shape, POISON[dtype.kind], dtype=dtype)
+
+
+def reduction_length(flops: float, output: TensorSpec) -> int:
+    """Terms per output element, from the kernel's operation count."""
+    return max(1, round(flops / 2 / max(1, math.prod(output.shape))))
+
+
+@dataclass(frozen=True)
+class Parity:
+    """A model's outputs against an independent runtime's.
+
+    `max_rel_err` is per element, over the larger of the reference's magnitude and 1 % of its
+    root mean square (an element that cancels to almost nothing has no relative error to speak of).
+    """
+
+    max_abs_err: float
+    max_rel_err: float
+    passed: bool
+    against: str = "onnxruntime"
+
+
+def parity(results: list[Array], references: list[Array], limit: float = 1e-3) -> Parity:
+    """Worst error over all outputs."""
+    worst_abs = worst_rel = 0.0
+    for result, reference in zip(results, references, strict=True):
+        got, want = result.astype(np.float64), reference.astype(np.float64)
+        if got.shape != want.shape or not np.array_equal(np.isfinite(got), np.isfinite(want)):
+            return Parity(math.inf, math.inf, False)
+        error = np.abs(np.nan_to_num(got) - np.nan_to_num(want))
+        floor = 0.01 * float(np.sqrt(np.mean(np.nan_to_num(want) ** 2)))
+        scale = np.maximum(np.abs(np.nan_to_num(want)), max(floor, 1e-30))
+        worst_abs = max(worst_abs, float(error.max(initial=0.0)))
+        worst_rel = max(worst_rel, float((error / scale).max(initial=0.0)))
+    return Parity(worst_abs, worst_rel, worst_rel <= limit)

@@ -1,0 +1,206 @@
+"""Running built kernels: loading, gating and timing. Needs the TVM runtime alone."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tunefarm.home import write_atomically
+from tunefarm.measure.build import Library
+from tunefarm.measure.facts import KernelFacts, Screening
+from tunefarm.measure.gate import (
+    Array,
+    disagreement,
+    make_input,
+    poisoned,
+    reduction_length,
+    tolerance,
+)
+from tunefarm.measure.protocol import Protocol
+
+_CACHED_TASKS = 4
+
+
+class WrongResult(Exception):
+    """The kernel ran and its result is wrong."""
+
+
+class Kernel:
+    """A loaded kernel."""
+
+    def __init__(self, library: Library, facts: KernelFacts) -> None:
+        self._module = tvm.runtime.load_module(str(library.path))
+        self._packed = library.packed
+        self._output = facts.args[-1]
+
+    def bind(self, inputs: list[Any]) -> list[Any]:
+        """The kernel's arguments: inputs (packed where it wants that) and a poisoned output."""
+        arguments = list(inputs)
+        if self._packed:
+            made = [tvm.runtime.empty(spec.shape, spec.dtype) for _, spec in self._packed]
+            self._module["prepack"](*(inputs[i] for i, _ in self._packed), *made)
+            for (position, _), tensor in zip(self._packed, made, strict=True):
+                arguments[position] = tensor
+        return [*arguments, tvm.runtime.tensor(poisoned(self._output))]
+
+    def run(self, arguments: list[Any]) -> None:
+        self._module["kernel"](*arguments)
+
+    def sample(self, arguments: list[Any], number: int, repeat: int) -> list[float]:
+        """Seconds per call: `repeat` samples of `number` calls each, in the runtime's own loop."""
+        timer = self._module.time_evaluator("kernel", tvm.cpu(), number=number, repeat=repeat)
+        return [float(r) for r in timer(*arguments).results]
+
+
+class Arguments:
+    """Random inputs and reference results of the kernels that were run last."""
+
+    def __init__(self) -> None:
+        self._cache: OrderedDict[tuple[str, int], tuple[list[Any], Array]] = OrderedDict()
+
+    def get(self, facts: KernelFacts, seed: int) -> tuple[list[Any], Array]:
+        """Inputs on the device and the reference result for them."""
+        key = (facts.task, seed)
+        if key not in self._cache:
+            with np.load(facts.reference) as stored:
+                reference = stored[f"out{seed}"]
+                inputs = make_inputs(facts, seed, bool(stored["positive"]))
+            self._cache[key] = (inputs, reference)
+            while len(self._cache) > 2 * _CACHED_TASKS:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(key)
+        return self._cache[key]
+
+
+def make_inputs(facts: KernelFacts, seed: int, positive: bool) -> list[Any]:
+    return [
+        tvm.runtime.tensor(make_input(spec, seed * 1000 + index, positive))
+        for index, spec in enumerate(facts.args[:-1])
+    ]
+
+
+def make_reference(library: Library, facts: KernelFacts, protocol: Protocol) -> None:
+    """Run the untuned kernel and keep its results: what every candidate must compute.
+
+    Where inputs around zero give results that are not finite (a root, a logarithm), all inputs
+    become positive, so that there is a number to compare.
+    """
+    kernel = Kernel(library, facts)
+    for positive in (False, True):
+        outputs = {}
+        for seed in protocol.seeds:
+            arguments = kernel.bind(make_inputs(facts, seed, positive))
+            kernel.run(arguments)
+            outputs[f"out{seed}"] = arguments[-1].numpy()
+        if all(np.isfinite(o).all() for o in outputs.values() if o.dtype.kind == "f"):
+            break
+    temporary = facts.reference.with_suffix(".tmp.npz")
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(temporary, positive=positive, **outputs)
+    write_atomically(facts.reference, temporary.read_bytes())
+    temporary.unlink()
+
+
+def screen(
+    library: Library,
+    facts: KernelFacts,
+    protocol: Protocol,
+    incumbent_s: float | None,
+    arguments: Arguments,
+) -> Screening:
+    """Gate, then time.
+
+    Raises:
+        WrongResult: for either seed; nothing is timed then.
+    """
+    kernel = Kernel(library, facts)
+    elapsed = math.inf
+    bound: list[Any] = []
+    for seed in protocol.seeds:
+        inputs, reference = arguments.get(facts, seed)
+        bound = kernel.bind(inputs)
+        started = time.perf_counter()
+        kernel.run(bound)
+        elapsed = time.perf_counter() - started
+        _check(bound[-1].numpy(), reference, facts, seed)
+    if incumbent_s is not None and elapsed > protocol.truncate_factor * incumbent_s:
+        return Screening((elapsed,), True)
+    number = calls_per_sample(elapsed, protocol)
+    repeat = max(protocol.screen_samples, round(protocol.screen_s / (number * max(elapsed, 1e-7))))
+    return Screening(tuple(kernel.sample(bound, number, min(repeat, 20))), False)
+
+
+def calls_per_sample(elapsed_s: float, protocol: Protocol) -> int:
+    return max(1, math.ceil(protocol.sample_s / max(elapsed_s, 1e-7)))
+
+
+def _check(result: Array, reference: Array, facts: KernelFacts, seed: int) -> None:
+    output = facts.args[-1]
+    allowed = tolerance(output.dtype, reduction_length(facts.flops, output))
+    wrong = disagreement(result, reference, allowed)
+    if wrong:
+        raise WrongResult(f"inputs of seed {seed}: {wrong}")
+
+
+def race(
+    entries: dict[str, Library],
+    facts: KernelFacts,
+    protocol: Protocol,
+    arguments: Arguments,
+    order_seed: int,
+) -> dict[str, list[float]]:
+    """Interleaved rounds of several candidates of one kernel, in random order in each round.
+
+    An entry more than `truncate_factor` times slower than the fastest is sampled in every fourth
+    round only: its verdict is clear, and its time is everybody's.
+
+    Returns:
+        Samples in seconds per call, by candidate; at least two each. A candidate whose result is
+        wrong now, having been right before, is left out.
+    """
+    inputs, reference = arguments.get(facts, protocol.seeds[0])
+    kernels: dict[str, tuple[Kernel, list[Any], int]] = {}
+    estimates: dict[str, float] = {}
+    for name, library in entries.items():
+        kernel = Kernel(library, facts)
+        bound = kernel.bind(inputs)
+        kernel.run(bound)
+        try:
+            _check(bound[-1].numpy(), reference, facts, protocol.seeds[0])
+        except WrongResult:
+            continue
+        started = time.perf_counter()
+        kernel.run(bound)
+        estimates[name] = time.perf_counter() - started
+        kernels[name] = (kernel, bound, calls_per_sample(estimates[name], protocol))
+    slow = protocol.truncate_factor * min(estimates.values(), default=0.0)
+    samples: dict[str, list[float]] = {name: [] for name in kernels}
+    rng = random.Random(order_seed)
+    deadline = time.perf_counter() + protocol.race_kernel_s
+    for turn in range(protocol.race_rounds):
+        if turn >= 2 and time.perf_counter() > deadline:
+            break
+        names = [n for n in kernels if turn < 2 or turn % 4 == 0 or estimates[n] <= slow]
+        rng.shuffle(names)
+        for name in names:
+            kernel, bound, number = kernels[name]
+            samples[name] += kernel.sample(bound, number, 1)
+    return samples
+
+
+def canary() -> float:
+    """Median seconds of a fixed matrix product: it slows down when the machine is disturbed."""
+    generator = np.random.default_rng(0)
+    left, right = (generator.random((384, 384), dtype=np.float32) for _ in range(2))
+    times = []
+    for _ in range(7):
+        started = time.perf_counter()
+        left @ right
+        times.append(time.perf_counter() - started)
+    return float(np.median(times))

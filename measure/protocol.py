@@ -1,0 +1,68 @@
+"""The measurement protocol: every number that decides what a measurement is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Stored with the results it made. Times in seconds, memory in bytes.
+
+    Attributes:
+        compile_limit_s: one candidate's build.
+        run_limit_s: the most a candidate may run; see `run_limit`.
+        run_floor_s: the least it is given.
+        run_factor: times the incumbent's latency that it is given in between.
+        memory_bytes: growth of the running process allowed.
+        sample_s: one sample lasts at least this long (a fast kernel is called several times).
+        screen_s: time for a candidate's samples, of which there are at least `screen_samples`.
+        truncate_factor: a first sample slower than this many incumbents ends a screening.
+        seeds: of the inputs a candidate must get right.
+        canary_every: candidates between two runs of the canary.
+        canary_drift: relative change of the canary at which a block counts as disturbed.
+        race_top: candidates of a kernel that race against its untuned schedule.
+        race_processes, race_rounds: fresh processes, and interleaved rounds in each.
+        race_kernel_s: time for one kernel's rounds in one process.
+        final_processes: fresh processes of the held-out run, winner against untuned.
+        model_processes, model_rounds, model_s: the same for the whole model.
+        resamples: of the bootstrap; confidence of its intervals; margin of a verdict.
+    """
+
+    compile_limit_s: float = 30.0
+    run_limit_s: float = 30.0
+    run_floor_s: float = 2.0
+    run_factor: float = 10.0
+    memory_bytes: int = 4 * 2**30
+    sample_s: float = 0.002
+    screen_s: float = 0.025
+    screen_samples: int = 3
+    truncate_factor: float = 3.0
+    seeds: tuple[int, int] = (1, 2)
+    canary_every: int = 32
+    canary_drift: float = 0.10
+    race_top: int = 4
+    race_processes: int = 2
+    race_rounds: int = 10
+    race_kernel_s: float = 0.5
+    final_processes: int = 3
+    model_processes: int = 5
+    model_rounds: int = 20
+    model_s: float = 6.0
+    resamples: int = 10_000
+    confidence: float = 0.95
+    margin: float = 0.005
+    seed: int = 0
+
+    def run_limit(self, incumbent_s: float | None) -> float:
+        """Seconds a candidate may take, all its runs together.
+
+        It grows with the incumbent, because a kernel of 100 ms is gated and sampled in seconds.
+        """
+        wished = self.run_factor * (incumbent_s or self.run_limit_s)
+        return min(self.run_limit_s, max(self.run_floor_s, wished))
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)

@@ -1,0 +1,193 @@
+"""Running what was built, in a killable child with nothing of the compiler in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunefarm.errors import Failure, FailureKind
+from tunefarm.frontend.program import TensorSpec
+from tunefarm.measure.build import Library, failure_of_death, is_memory_error
+from tunefarm.measure.facts import KernelFacts, Screening
+from tunefarm.measure.protocol import Protocol
+from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
+
+MODEL_LIMIT_S = 900.0
+RUNTIME_ONLY = {"TVM_USE_RUNTIME_LIB": "1"}
+
+
+def thread_env(threads: int) -> dict[str, str]:
+    """Both pools: TVM's, and the one of the canary's matrix product."""
+    return {"TVM_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+
+
+@dataclass(frozen=True)
+class ScreenRequest:
+    """Screen `library`; the untuned kernel first makes the reference that it is checked against."""
+
+    library: Library
+    facts: KernelFacts
+    protocol: Protocol
+    incumbent_s: float | None
+    make_reference: bool = False
+
+
+@dataclass(frozen=True)
+class KernelRace:
+    facts: KernelFacts
+    entries: tuple[tuple[str, Library], ...]
+    protocol: Protocol
+    order_seed: int
+
+
+@dataclass(frozen=True)
+class RaceRequest:
+    """One process's share of the races: for each kernel, its entries by candidate."""
+
+    kernels: tuple[tuple[KernelFacts, tuple[tuple[str, Library], ...]], ...]
+    protocol: Protocol
+    process: int
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """One process's interleaved rounds of two builds of one model."""
+
+    base: Path
+    tuned: Path
+    inputs: tuple[TensorSpec, ...]
+    protocol: Protocol
+    process: int
+
+
+@dataclass(frozen=True)
+class ScreenOutcome:
+    screening: Screening | None
+    failure: Failure | None
+
+
+class Runner:
+    """Runs requests one at a time on this machine's CPU; a fault costs its child.
+
+    Args:
+        threads: of the kernels' thread pool.
+    """
+
+    def __init__(self, threads: int, memory_bytes: int) -> None:
+        self._threads = threads
+        self._memory_bytes = memory_bytes
+        self._child = self._new_child()
+
+    def _new_child(self) -> Child:
+        return Child(
+            "tunefarm.measure.runner:serve",
+            env={**RUNTIME_ONLY, **thread_env(self._threads)},
+            memory_bytes=self._memory_bytes,
+        )
+
+    def start(self) -> None:
+        self._child.start()
+
+    def screen(self, request: ScreenRequest) -> ScreenOutcome:
+        limit = request.protocol.run_limit(request.incumbent_s)
+        try:
+            return ScreenOutcome(self._child.call(request, limit), None)
+        except ChildTimeout:
+            failure = Failure(FailureKind.RUN_TIMEOUT, f"no result within {limit:.1f} s")
+        except ChildDied as error:
+            failure = failure_of_death(error, "the kernel")
+        except ChildError as error:
+            failure = _failure(error)
+        return ScreenOutcome(None, failure)
+
+    def race(self, request: RaceRequest) -> dict[str, dict[str, list[float]]]:
+        """In a fresh process: samples by task and candidate.
+
+        A kernel whose race faults has no samples from this process; whoever judges it must take
+        that as "not proven".
+        """
+        results: dict[str, dict[str, list[float]]] = {}
+        with self._new_child() as child:
+            for index, (facts, entries) in enumerate(request.kernels):
+                one = KernelRace(facts, entries, request.protocol, 1000 * request.process + index)
+                try:
+                    results[facts.task] = child.call(one, 2 * request.protocol.run_limit_s)
+                except (ChildTimeout, ChildDied, ChildError):
+                    results[facts.task] = {}
+        return results
+
+    def model(self, request: ModelRequest) -> dict[str, list[float]]:
+        """In a fresh process: samples of ``base`` and ``tuned``."""
+        with self._new_child() as child:
+            samples: dict[str, list[float]] = child.call(request, MODEL_LIMIT_S)
+        return samples
+
+    def canary(self) -> float:
+        """Median seconds of a fixed small piece of work, to tell a disturbed machine by."""
+        answer: float = self._child.call("canary", 30.0)
+        return answer
+
+    def close(self) -> None:
+        self._child.kill()
+
+
+def _failure(error: ChildError) -> Failure:
+    if error.type_name == "WrongResult":
+        return Failure(FailureKind.WRONG_RESULT, error.message)
+    if is_memory_error(error):
+        return Failure(FailureKind.OUT_OF_MEMORY, error.message[-500:])
+    return Failure(FailureKind.CRASH, error.message[-500:])
+
+
+def serve(request: Any) -> Any:
+    """In the child."""
+    return _HANDLERS[type(request)](request)
+
+
+def _screen(request: ScreenRequest) -> Screening:
+    from tunefarm.measure import kernel
+
+    if request.make_reference:
+        kernel.make_reference(request.library, request.facts, request.protocol)
+    return kernel.screen(
+        request.library, request.facts, request.protocol, request.incumbent_s, _arguments()
+    )
+
+
+def _race(request: KernelRace) -> dict[str, list[float]]:
+    from tunefarm.measure import kernel
+
+    seed = request.protocol.seed + request.order_seed
+    entries = dict(request.entries)
+    return kernel.race(entries, request.facts, request.protocol, _arguments(), seed)
+
+
+def _model(request: ModelRequest) -> dict[str, list[float]]:
+    from tunefarm.measure import model
+
+    return model.interleave(request)
+
+
+def _canary(_request: str) -> float:
+    from tunefarm.measure import kernel
+
+    return kernel.canary()
+
+
+_HANDLERS: dict[type, Callable[[Any], Any]] = {
+    ScreenRequest: _screen,
+    KernelRace: _race,
+    ModelRequest: _model,
+    str: _canary,
+}
+_CACHE: list[Any] = []
+
+
+def _arguments() -> Any:
+    from tunefarm.measure import kernel
+
+    if not _CACHE:
+        _CACHE.append(kernel.Arguments())
+    return _CACHE[0]

@@ -1,0 +1,110 @@
+"""What a set of samples says: intervals of a ratio, and verdicts. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Processes = Sequence[Sequence[float]]
+"""Samples in seconds, by process."""
+
+
+class Verdict(enum.StrEnum):
+    FASTER = "FASTER"
+    SAME = "SAME"
+    AMBIGUOUS = "AMBIGUOUS"
+    SLOWER = "SLOWER"
+    UNMEASURED = "UNMEASURED"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much faster `tuned` is than `base`; latencies are medians in seconds."""
+
+    base_s: float
+    tuned_s: float
+    speedup: float
+    low: float
+    high: float
+    verdict: Verdict
+
+
+def compare(
+    base: Processes,
+    tuned: Processes,
+    *,
+    confidence: float,
+    margin: float,
+    resamples: int,
+    seed: int,
+) -> Comparison:
+    """The ratio of medians, base over tuned, with its interval.
+
+    The bootstrap is hierarchical, process then round, for a process's samples have its luck
+    (memory layout, neighbours) in common; both sides are drawn from the same processes, for they
+    ran interleaved. Rounds are paired where both sides have the same number of them.
+
+    Sources: Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013; Bulej et al.,
+    Duet Benchmarking, ICPE 2020.
+
+    Raises:
+        ValueError: sides with different numbers of processes, or a process without samples.
+    """
+    if len(base) != len(tuned) or not base or not all(map(len, [*base, *tuned])):
+        raise ValueError("both sides need samples from each process")
+    ratios = _bootstrap(base, tuned, resamples, np.random.default_rng(seed))
+    tail = (1 - confidence) / 2
+    low, high = (float(q) for q in np.quantile(ratios, [tail, 1 - tail]))
+    base_s, tuned_s = _median(base), _median(tuned)
+    return Comparison(base_s, tuned_s, base_s / tuned_s, low, high, verdict(low, high, margin))
+
+
+def _median(samples: Processes) -> float:
+    return float(np.median(np.concatenate([np.asarray(s, dtype=float) for s in samples])))
+
+
+def _bootstrap(
+    base: Processes, tuned: Processes, resamples: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """(resamples,) ratios of medians, each over as many processes as were run."""
+    count = len(base)
+    chosen = rng.integers(0, count, size=(resamples, count))
+    draws: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+    for first, second in zip(base, tuned, strict=True):
+        one, two = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+        rows = rng.integers(0, len(one), size=(resamples, count, len(one)))
+        if len(one) == len(two):
+            draws.append((one[rows], two[rows]))
+        else:
+            other = rng.integers(0, len(two), size=(resamples, count, len(two)))
+            draws.append((one[rows], two[other]))
+    sides = []
+    for side in (0, 1):
+        # Median of each drawn process, then over the drawn processes: one level at a time, so
+        # that a process with more rounds does not weigh more.
+        medians = np.stack([np.median(draw[side], axis=2) for draw in draws])
+        picked = np.take_along_axis(medians, chosen[None, :, :], axis=0)[0]
+        sides.append(np.median(picked, axis=1))
+    ratios: NDArray[np.float64] = sides[0] / sides[1]
+    return ratios
+
+
+def verdict(low: float, high: float, margin: float) -> Verdict:
+    """From the interval of a speed-up; within `margin` of 1 counts as the same speed."""
+    if low > 1 + margin:
+        return Verdict.FASTER
+    if high < 1 / (1 + margin):
+        return Verdict.SLOWER
+    if low >= 1 / (1 + margin) and high <= 1 + margin:
+        return Verdict.SAME
+    return Verdict.AMBIGUOUS
+
+
+def relative_spread(samples: Sequence[float]) -> float:
+    """Interquartile range over median: how noisy a set of samples is."""
+    low, middle, high = np.quantile(np.asarray(samples, dtype=float), [0.25, 0.5, 0.75])
+    return float((high - low) / middle)

@@ -1,0 +1,1 @@
+"""The durable record, MLflow, reports, and artifacts: package, verify, load."""

@@ -1,0 +1,231 @@
+"""Packaging: everything a release pipeline needs of one target's result, in one file."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import platform
+import re
+import sys
+import zipfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunefarm.frontend.program import Program
+from tunefarm.home import Home, write_atomically
+from tunefarm.measure.gate import Parity
+from tunefarm.measure.stats import Comparison, Verdict
+from tunefarm.results import evidence
+from tunefarm.results.bundle import LIBRARY, MANIFEST, SCHEMA
+from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.results.sbom import sbom
+
+_ISA = re.compile(
+    r"avx\w*|fma|f16c|bmi[12]|sse\w*|ssse3|popcnt|movbe|abm|aes|vaes|pclmulqdq|vpclmulqdq|adx|"
+    r"amx_\w+|gfni|asimd\w*|sve\w*|fphp|crc32|atomics|i8mm|bf16"
+)
+"""Processor features that generated code may use, by the kernel's names for them."""
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A packed artifact, and its target's part of the job's result."""
+
+    path: Path
+    digest: str
+    summary: dict[str, Any]
+
+
+def package(
+    home: Home,
+    journal: Journal,
+    job: Job,
+    target: JobTarget,
+    program: Program,
+    library: Path,
+    *,
+    traces: dict[str, str],
+    comparison: Comparison | None,
+    parity: Parity,
+    conditions: dict[str, Any],
+    wall_s: float,
+) -> Packaged:
+    """Write the artifact, whole or not at all."""
+    parts = {
+        LIBRARY: library.read_bytes(),
+        "schedules.json": _json(_schedules(target, program, traces)),
+        "sbom.cdx.json": sbom(job, target, program),
+        "evidence/measurements.parquet": evidence.measurements(journal, job.id, target),
+        "evidence/verdicts.parquet": evidence.verdicts(journal, job.id, target),
+        "evidence/parity.json": _json(dataclasses.asdict(parity)),
+        "evidence/environment.json": _json(
+            {"device": target.device.to_dict(), "conditions": conditions, "protocol": job.protocol}
+        ),
+        "evidence/import.json": _json(program.evidence),
+    }
+    manifest = _json(
+        _manifest(journal, job, target, program, parts, traces, comparison, parity, wall_s)
+    )
+    digest = hashlib.sha256(manifest).hexdigest()
+    label = re.sub(r"[^A-Za-z0-9._-]", "-", f"{job.name}-{target.name}")
+    path = home.artifacts / f"{label}-{digest[:12]}.tfa"
+    write_atomically(path, _pack({MANIFEST: manifest, **parts}))
+    summary = summarise(journal, job, target, path, digest, comparison, parity, wall_s)
+    return Packaged(path, digest, summary)
+
+
+def _pack(parts: dict[str, bytes]) -> bytes:
+    """A zip file with fixed times and order: equal parts, equal bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, data in parts.items():
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, data)
+    return buffer.getvalue()
+
+
+def _json(data: Any) -> bytes:
+    return (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _schedules(target: JobTarget, program: Program, traces: dict[str, str]) -> dict[str, Any]:
+    """Enough to build the same library again from the same model."""
+    return {
+        "target": target.resolved.tvm,
+        "toolchain": target.toolchain,
+        "model_digest": program.evidence["digest"],
+        "layout": program.evidence["layout"],
+        "passes": [entry["pass"] for entry in program.evidence["passes"]],
+        "kernels": {
+            task.id: {
+                "name": task.name,
+                "functions": list(task.functions),
+                "trace": json.loads(traces[task.id]) if task.id in traces else None,
+            }
+            for task in program.tasks
+        },
+    }
+
+
+def _manifest(
+    journal: Journal,
+    job: Job,
+    target: JobTarget,
+    program: Program,
+    parts: dict[str, bytes],
+    traces: dict[str, str],
+    comparison: Comparison | None,
+    parity: Parity,
+    wall_s: float,
+) -> dict[str, Any]:
+    device = target.device
+    verdicts = journal.verdicts(job.id, target.name)
+    return {
+        "schema": SCHEMA,
+        "complete": True,
+        "name": job.name,
+        "job": job.id,
+        "model": {
+            "digest": program.evidence["digest"],
+            "source": job.model_source,
+            "producer": program.evidence["producer"],
+            "opset": program.evidence["opset"],
+        },
+        "target": target.resolved.tvm,
+        "device": {"sku": device.sku, "fingerprint": device.fingerprint, "id": device.id},
+        "requires": {
+            "os": sys.platform,
+            "machine": platform.machine(),
+            "cpu_features": [f for f in device.features if _ISA.fullmatch(f)],
+            "tvm_runtime": dict(device.toolchain)["tvm"],
+        },
+        "toolchain": dict(device.toolchain),
+        "threads": device.cores,
+        "precision": sorted({spec.dtype for spec in program.inputs}),
+        "inputs": [dataclasses.asdict(spec) for spec in program.inputs],
+        "outputs": [dataclasses.asdict(spec) for spec in program.outputs],
+        "shape_profiles": [{"guards": {s.name: list(s.shape) for s in program.inputs}}],
+        "passes": program.evidence["passes"],
+        "layout": program.evidence["layout"],
+        "partition": {"tvm": program.evidence["kernels"], "fallback_share": 0.0},
+        "memory": {
+            "parameter_bytes": program.evidence["parameter_bytes"],
+            "library_bytes": len(parts[LIBRARY]),
+        },
+        "kernels": [
+            {
+                "workload": task.id,
+                "name": task.name,
+                "weight": task.weight,
+                "tuned": task.id in traces,
+                **_verdict_row(verdicts.get(task.id)),
+            }
+            for task in program.tasks
+        ],
+        "result": {**_comparison(comparison), "parity": dataclasses.asdict(parity)},
+        "wall_s": round(wall_s, 3),
+        "files": {
+            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in sorted(parts.items())
+        },
+    }
+
+
+def _verdict_row(row: dict[str, Any] | None) -> dict[str, Any]:
+    keys = ("verdict", "base_s", "tuned_s", "speedup", "low", "high")
+    return {key: row[key] for key in keys} if row else {"verdict": Verdict.UNMEASURED.value}
+
+
+def _comparison(comparison: Comparison | None) -> dict[str, Any]:
+    if comparison is None:
+        return {
+            "baseline_ms": None,
+            "tuned_ms": None,
+            "speedup": None,
+            "speedup_ci95": None,
+            "verdict": Verdict.UNMEASURED.value,
+        }
+    return {
+        "baseline_ms": round(comparison.base_s * 1e3, 6),
+        "tuned_ms": round(comparison.tuned_s * 1e3, 6),
+        "speedup": round(comparison.speedup, 4),
+        "speedup_ci95": [round(comparison.low, 4), round(comparison.high, 4)],
+        "verdict": comparison.verdict.value,
+    }
+
+
+def summarise(
+    journal: Journal,
+    job: Job,
+    target: JobTarget,
+    path: Path,
+    digest: str,
+    comparison: Comparison | None,
+    parity: Parity,
+    wall_s: float,
+) -> dict[str, Any]:
+    """The target's entry in `submit --json`."""
+    name = target.name
+    failures = Counter(row["kind"] for row in journal.failures(job.id, name))
+    finite = math.isfinite(parity.max_rel_err)
+    return {
+        "artifact": str(path),
+        "digest": digest,
+        "tasks": len(journal.tasks(job.id, name)),
+        "candidates": len(journal.measurements(job.id, name, ("screen",))),
+        "failures": dict(sorted(failures.items())),
+        **_comparison(comparison),
+        "parity": {
+            "max_abs_err": parity.max_abs_err if finite else None,
+            "max_rel_err": parity.max_rel_err if finite else None,
+            "passed": parity.passed,
+        },
+        "wall_s": round(wall_s, 3),
+    }

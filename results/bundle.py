@@ -1,0 +1,194 @@
+"""Reading an artifact that somebody else made: its parts, its digests, its fit to this host.
+
+Standard library only: this is what runs on a machine that has no tuner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunefarm.devices import cpu
+from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampered
+
+MANIFEST = "manifest.json"
+LIBRARY = "lib/model.so"
+SCHEMA = 1
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
+_PART_LIMIT = 4 * 2**30
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An artifact whose manifest has been read; `digest` is the manifest's SHA-256."""
+
+    path: Path
+    digest: str
+    manifest: dict[str, Any]
+
+    def read(self, name: str) -> bytes:
+        """One part, checked against the manifest.
+
+        Raises:
+            ArtifactTampered: its bytes are not the ones listed, or it is not listed.
+        """
+        listed = self.manifest["files"].get(name)
+        if listed is None:
+            raise ArtifactTampered(f"{self.path}: {name} is not in its manifest")
+        data = _read_part(self.path, name, listed["bytes"])
+        if hashlib.sha256(data).hexdigest() != listed["sha256"]:
+            raise ArtifactTampered(
+                f"{self.path}: {name} does not have the digest that its manifest lists",
+                hint="Do not use it; pull the artifact again.",
+            )
+        return data
+
+
+def open_bundle(path: Path) -> Bundle:
+    """Read the manifest of a packed artifact or of an unpacked directory.
+
+    Raises:
+        ArtifactError: no such file.
+        ArtifactTampered: not an artifact, cut short, or with a manifest that makes no sense.
+    """
+    if not path.exists():
+        raise ArtifactError(f"there is no artifact {path}")
+    data = _read_part(path, MANIFEST, 64 * 2**20)
+    try:
+        manifest = json.loads(data)
+        files = manifest["files"]
+        schema, complete = int(manifest["schema"]), manifest["complete"] is True
+        sound = isinstance(files, dict) and all(
+            _NAME.fullmatch(name) and 0 <= int(entry["bytes"]) <= _PART_LIMIT and entry["sha256"]
+            for name, entry in files.items()
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactTampered(f"{path}: its manifest makes no sense ({error})") from None
+    if not sound or not complete or LIBRARY not in files:
+        raise ArtifactTampered(f"{path}: its manifest is not complete")
+    if schema > SCHEMA:
+        raise ArtifactIncompatible(
+            f"{path}: manifest schema {schema}; this tunefarm reads up to {SCHEMA}",
+            hint="Use a newer tunefarm.",
+        )
+    return Bundle(path, hashlib.sha256(data).hexdigest(), manifest)
+
+
+def _read_part(path: Path, name: str, limit: int) -> bytes:
+    """At most `limit` bytes of one part; more is refused."""
+    try:
+        if path.is_dir():
+            part = path / name
+            if part.is_symlink() or part.stat().st_size > limit:
+                raise ArtifactTampered(f"{path}: {name} is larger than its manifest says")
+            return part.read_bytes()
+        with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+            data = file.read(limit + 1)
+    except (OSError, KeyError, zipfile.BadZipFile, EOFError, RuntimeError, ValueError) as error:
+        raise ArtifactTampered(
+            f"{path}: {name} cannot be read ({type(error).__name__}: {error})",
+            hint="The file is not an artifact, or is damaged; pull it again.",
+        ) from None
+    if len(data) > limit:
+        raise ArtifactTampered(f"{path}: {name} is larger than its manifest says")
+    return data
+
+
+def _parts(path: Path) -> set[str]:
+    if path.is_dir():
+        return {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() or p.is_symlink()}
+    with zipfile.ZipFile(path) as archive:
+        return set(archive.namelist())
+
+
+def verify(bundle: Bundle) -> list[str]:
+    """Read every part; the names of those that are sound.
+
+    Raises:
+        ArtifactTampered: a part is missing, changed, or not in the manifest.
+    """
+    extra = _parts(bundle.path) - set(bundle.manifest["files"]) - {MANIFEST}
+    if extra:
+        raise ArtifactTampered(f"{bundle.path}: not in its manifest: {', '.join(sorted(extra))}")
+    for name in bundle.manifest["files"]:
+        bundle.read(name)
+    return sorted(bundle.manifest["files"])
+
+
+def misfits(manifest: dict[str, Any]) -> list[str]:
+    """Why this host cannot run the artifact; empty when it can."""
+    host = manifest["requires"]
+    found = []
+    if host["os"] != sys.platform:
+        found.append(f"it is for {host['os']}, this is {sys.platform}")
+    if host["machine"] != platform.machine():
+        found.append(f"it is for {host['machine']} processors, this is {platform.machine()}")
+        return found
+    missing = sorted(set(host["cpu_features"]) - set(cpu.cpu_features()))
+    if missing:
+        found.append(f"this processor lacks {', '.join(missing)}")
+    runtime = _runtime_version()
+    if runtime is None:
+        found.append(f"the TVM runtime is not installed (it needs {host['tvm_runtime']})")
+    elif _release(runtime) != _release(host["tvm_runtime"]):
+        found.append(f"it needs the TVM runtime {host['tvm_runtime']}, here is {runtime}")
+    return found
+
+
+def _runtime_version() -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("apache-tvm")
+    except PackageNotFoundError:
+        return None
+
+
+def _release(version: str) -> tuple[str, ...]:
+    return tuple(version.split(".")[:2])
+
+
+def require_fit(bundle: Bundle) -> None:
+    """Raises:
+    ArtifactIncompatible: with everything that does not fit.
+    """
+    found = misfits(bundle.manifest)
+    if found:
+        raise ArtifactIncompatible(
+            f"{bundle.path} does not fit this host: {'; '.join(found)}",
+            hint="Tune the model for this host's target, or run it where it fits.",
+        )
+
+
+def unpack_library(bundle: Bundle) -> Path:
+    """The model's library as a file named by its digest, checked on every use.
+
+    It lies in ``TUNEFARM_CACHE`` (by default the user's cache directory): a library must not be
+    rewritten at a path from which it may have been loaded.
+    """
+    data = bundle.read(LIBRARY)
+    base = os.environ.get("TUNEFARM_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    root = Path(base) if base else Path.home() / ".cache"
+    path = root / "tunefarm" / f"{bundle.manifest['files'][LIBRARY]['sha256']}.so"
+    if path.exists() and path.read_bytes() == data:
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+    except OSError:
+        handle, temporary = tempfile.mkstemp(prefix="tunefarm-", suffix=".so")
+        path = Path(temporary)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    if str(path) != temporary:
+        os.replace(temporary, path)
+    return path

@@ -1,0 +1,94 @@
+"""Running an artifact: ``tunefarm.load(path)(inputs)``. Needs NumPy and the TVM runtime alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunefarm.errors import UsageError
+from tunefarm.results.bundle import Bundle, open_bundle, require_fit, unpack_library
+
+Array = NDArray[Any]
+
+
+class LoadedModel:
+    """A model ready to run; call it with a dictionary of input name to array.
+
+    Attributes:
+        timings: seconds: ``load`` (open, check, dlopen), ``first_request``, ``warm_up`` (what the
+            first request took over the second).
+        inputs, outputs: name, shape and dtype of each, from the manifest.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        started = time.perf_counter()
+        require_fit(bundle)
+        threads = str(bundle.manifest["threads"])
+        if "tvm" not in sys.modules:
+            # The runtime alone: nothing of the compiler is loaded into a process that only runs.
+            os.environ.setdefault("TVM_USE_RUNTIME_LIB", "1")
+            os.environ.setdefault("TVM_NUM_THREADS", threads)
+        from tunefarm.measure.model import CompiledModel
+
+        self.bundle = bundle
+        self.inputs: list[dict[str, Any]] = bundle.manifest["inputs"]
+        self.outputs: list[dict[str, Any]] = bundle.manifest["outputs"]
+        self._model = CompiledModel(unpack_library(bundle))
+        self.timings: dict[str, float] = {"load": time.perf_counter() - started}
+        self._calls = 0
+
+    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One inference.
+
+        Raises:
+            UsageError: an input is missing, unknown, or of another shape or dtype.
+        """
+        started = time.perf_counter()
+        results = self._model(self._ordered(inputs))
+        elapsed = time.perf_counter() - started
+        self._calls += 1
+        if self._calls == 1:
+            self.timings["first_request"] = elapsed
+        elif self._calls == 2:
+            self.timings["warm_up"] = max(0.0, self.timings["first_request"] - elapsed)
+        names = [spec["name"] for spec in self.outputs]
+        return dict(zip(names, results, strict=True))
+
+    def _ordered(self, inputs: Mapping[str, Array]) -> list[Array]:
+        unknown = set(inputs) - {spec["name"] for spec in self.inputs}
+        if unknown:
+            raise UsageError(f"unknown inputs: {', '.join(sorted(unknown))}")
+        arrays = []
+        for spec in self.inputs:
+            if spec["name"] not in inputs:
+                raise UsageError(f"input {spec['name']!r} is missing")
+            array = np.asarray(inputs[spec["name"]])
+            if list(array.shape) != list(spec["shape"]) or array.dtype.name != spec["dtype"]:
+                raise UsageError(
+                    f"input {spec['name']!r} is {array.dtype.name}{list(array.shape)}; "
+                    f"the model takes {spec['dtype']}{list(spec['shape'])}"
+                )
+            arrays.append(np.ascontiguousarray(array))
+        return arrays
+
+
+def load(path: str | Path) -> LoadedModel:
+    """Open an artifact, check that it is whole and fits this host, and load it.
+
+    Raises:
+        ArtifactTampered: its library is not the one that its manifest lists.
+        ArtifactIncompatible: it does not fit this host; the message has every reason.
+    """
+    started = time.perf_counter()
+    bundle = open_bundle(Path(path))
+    opened = time.perf_counter() - started
+    model = LoadedModel(bundle)
+    model.timings["load"] += opened
+    return model

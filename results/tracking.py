@@ -1,0 +1,302 @@
+"""MLflow, written from the journal: it may lag or be down, and never decides anything.
+
+A parent run per job, a child run per target. What has been written is itself on record (the
+``tracked`` table), so a later call writes the rest: an outage of MLflow costs a job nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+from tunefarm.errors import TunefarmError
+from tunefarm.home import Home
+from tunefarm.results import evidence, plots, report
+from tunefarm.results.journal import Job, JobTarget, Journal
+
+EXPERIMENT = "tunefarm"
+_BATCH = 900  # MLflow takes 1000 metrics a call
+
+
+def prepare_environment() -> None:
+    """Short retries (a dead server would otherwise block for four minutes), no telemetry."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("DO_NOT_TRACK", "true")
+    os.environ.setdefault("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+
+
+def sync_job(journal: Journal, job_id: str, uri: str) -> str:
+    """Write what MLflow lacks of a job; empty when it has everything, else why not."""
+    prepare_environment()
+    try:
+        _Sync(journal, journal.job(job_id), uri).run()
+    except TunefarmError:
+        raise
+    except Exception as error:  # MLflow raises whatever its store's driver raises
+        return f"MLflow at {uri}: {str(error).splitlines()[0] if str(error) else error!r}"
+    return ""
+
+
+def sync_all(journal: Journal, uri: str) -> dict[str, str]:
+    """`sync_job` for every ended job that MLflow lacks; what went wrong, by job."""
+    problems = {}
+    for job in journal.jobs():
+        ended = journal.status(job.id) in ("succeeded", "failed", "cancelled")
+        if ended and "ended" not in journal.tracked(job.id, uri):
+            problem = sync_job(journal, job.id, uri)
+            if problem:
+                problems[job.id] = problem
+    return problems
+
+
+class _Sync:
+    def __init__(self, journal: Journal, job: Job, uri: str) -> None:
+        from mlflow import MlflowClient
+
+        self.journal, self.job, self.uri = journal, job, uri
+        self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        self.known = journal.tracked(job.id, uri)
+
+    def once(self, what: str) -> bool:
+        return what not in self.known
+
+    def note(self, what: str, value: str = "1") -> None:
+        self.journal.add_tracked(self.job.id, self.uri, what, value)
+        self.known[what] = value
+
+    def run(self) -> None:
+        experiment = self._experiment()
+        parent = self._run("run", experiment, self.job.name, {})
+        status = self.journal.status(self.job.id)
+        ended = status in ("succeeded", "failed", "cancelled")
+        targets = self.journal.targets(self.job.id)
+        if self.once("params"):
+            self._describe(parent, targets)
+        for target in targets:
+            child = self._run(
+                f"run:{target.name}",
+                experiment,
+                f"{self.job.name} / {target.name}",
+                {"mlflow.parentRunId": parent, "tunefarm.target": target.resolved.text},
+            )
+            self._curve(child, target)
+            if ended and self.once(f"result:{target.name}"):
+                self._result(parent, child, target)
+                self.note(f"result:{target.name}")
+        if ended and self.once("ended"):
+            state = {"succeeded": "FINISHED", "failed": "FAILED"}.get(status, "KILLED")
+            for target in targets:
+                self.client.set_terminated(self.known[f"run:{target.name}"], state)
+            self._report(parent)
+            self.client.set_terminated(parent, state)
+            self.note("ended")
+
+    def _experiment(self) -> str:
+        found = self.client.get_experiment_by_name(EXPERIMENT)
+        if found is not None:
+            return str(found.experiment_id)
+        files = self.journal.home.mlflow_files
+        location = files.as_uri() if self.uri.startswith("sqlite:") else None
+        return str(self.client.create_experiment(EXPERIMENT, artifact_location=location))
+
+    def _run(self, what: str, experiment: str, name: str, tags: dict[str, str]) -> str:
+        if what not in self.known:
+            everything = {
+                "mlflow.runName": name,
+                "mlflow.source.name": "tunefarm",
+                "tunefarm.job": self.job.id,
+                **tags,
+            }
+            run = self.client.create_run(
+                experiment, int(self.job.created * 1000), tags=everything, run_name=name
+            )
+            self.note(what, run.info.run_id)
+        return self.known[what]
+
+    def _describe(self, parent: str, targets: list[JobTarget]) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag, Param
+
+        options = self.job.options
+        params = {
+            "model": self.job.model_source,
+            "model_digest": self.job.model_digest[:16],
+            "targets": ",".join(t.name for t in targets),
+            "trials": options["trials"],
+            "budget_s": options["budget_s"],
+            "strategy": options["strategy"],
+            "seed": options["seed"],
+        }
+        rows = [Param(k, str(v)) for k, v in params.items() if v is not None]
+        self.client.log_batch(parent, params=rows)
+        model = Dataset(
+            name=self.job.model_source,
+            digest=self.job.model_digest[:32],
+            source_type="local",
+            source=str(options["model"]),
+        )
+        self.client.log_inputs(
+            parent, [DatasetInput(model, [InputTag("mlflow.data.context", "model")])]
+        )
+        environment = {t.name: t.device.to_dict() for t in targets}
+        self.client.log_dict(parent, environment, "environment.json")
+        self.client.log_dict(parent, self.job.protocol, "protocol.json")
+        self.note("params")
+
+    def _curve(self, child: str, target: JobTarget) -> None:
+        """Best so far, one point per measured candidate; only the points not yet written."""
+        from mlflow.entities import Metric
+
+        curve = evidence.best_so_far(self.journal, self.job.id, target.name)
+        key = f"curve:{target.name}"
+        written = max(
+            (int(k.rsplit(":", 1)[1]) for k in self.known if k.startswith(key + ":")), default=0
+        )
+        rows = [
+            Metric("best_latency_ms", float(row.ms), int(row.time * 1000), int(row.trial))
+            for row in curve.iloc[written:].itertuples()
+        ]
+        for start in range(0, len(rows), _BATCH):
+            self.client.log_batch(child, metrics=rows[start : start + _BATCH])
+        if rows:
+            self.note(f"{key}:{len(curve)}")
+
+    def _result(self, parent: str, child: str, target: JobTarget) -> None:
+        journal, job = self.journal, self.job.id
+        kernels = evidence.kernel_table(journal, job, target.name)
+        self.client.log_table(child, kernels, "kernels.json")
+        candidates = evidence.candidate_table(journal, job, target.name)
+        if not candidates.empty:
+            self.client.log_table(child, candidates, "candidates.json")
+        model = journal.verdicts(job, target.name).get("model")
+        untuned = {target.name: model["base_s"] * 1e3} if model and model["base_s"] else {}
+        curve = evidence.best_so_far(journal, job, target.name)
+        figures = {
+            "best_latency.png": plots.best_over_trials({target.name: curve}, untuned),
+            "kernel_speedups.png": plots.kernel_speedups(kernels, target.name),
+            "model_samples.png": plots.model_samples(
+                *report.model_samples_ms(journal, job, target.name), target.name
+            ),
+        }
+        for name, figure in figures.items():
+            self.client.log_figure(child, figure, f"plots/{name}")
+        artifact = next((a for a in journal.artifacts(job) if a["target"] == target.name), None)
+        if artifact is not None:
+            self._log_artifact(parent, child, target, artifact)
+
+    def _log_artifact(
+        self, parent: str, child: str, target: JobTarget, artifact: dict[str, Any]
+    ) -> None:
+        from mlflow.entities import Metric
+
+        summary = artifact["summary"]
+        stamp = int(artifact["time"] * 1000)
+        numbers = {
+            "baseline_ms": summary["baseline_ms"],
+            "tuned_ms": summary["tuned_ms"],
+            "speedup": summary["speedup"],
+            "candidates": summary["candidates"],
+            "failures": sum(summary["failures"].values()),
+            "kernels": summary["tasks"],
+            "wall_s": summary["wall_s"],
+            "max_rel_err": summary["parity"]["max_rel_err"],
+        }
+        if summary["speedup_ci95"]:
+            numbers["speedup_low"], numbers["speedup_high"] = summary["speedup_ci95"]
+        metrics = [Metric(k, float(v), stamp, 0) for k, v in numbers.items() if v is not None]
+        self.client.log_batch(child, metrics=metrics)
+        prefixed = [Metric(f"{target.name}.{m.key}", m.value, stamp, 0) for m in metrics]
+        self.client.log_batch(parent, metrics=prefixed)
+        self.client.set_tag(child, "tunefarm.verdict", summary["verdict"])
+        self.client.set_tag(child, "tunefarm.digest", artifact["digest"])
+        path = Path(artifact["path"])
+        self.client.log_artifact(child, str(path), "artifact")
+        self._register(child, target, path.name, artifact["digest"])
+
+    def _register(self, child: str, target: JobTarget, file: str, digest: str) -> None:
+        """A version of the model's name; its alias is the target."""
+        from mlflow.exceptions import MlflowException
+
+        name = registered_name(self.job.name)
+        try:
+            self.client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        source = f"{self.client.get_run(child).info.artifact_uri}/artifact"
+        version = self.client.create_model_version(
+            name,
+            source=source,
+            run_id=child,
+            tags={"tunefarm.digest": digest, "tunefarm.file": file, "tunefarm.job": self.job.id},
+        )
+        alias = alias_of(target.name)
+        self.client.set_registered_model_alias(name, alias, version.version)
+        self.note(f"version:{target.name}", str(version.version))
+
+    def _report(self, parent: str) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            path = report.write(self.journal, self.job, Path(directory) / "report.html")
+            self.client.log_artifact(parent, str(path))
+        frames = {
+            t.name: evidence.best_so_far(self.journal, self.job.id, t.name)
+            for t in self.journal.targets(self.job.id)
+        }
+        if any(not frame.empty for frame in frames.values()):
+            figure = plots.best_over_trials(frames, {})
+            self.client.log_figure(parent, figure, "plots/best_latency.png")
+
+
+def registered_name(job_name: str) -> str:
+    """MLflow refuses some characters in the names of registered models."""
+    return "".join("-" if c in "/:%" else c for c in job_name)
+
+
+def alias_of(target: str) -> str:
+    """An alias may hold letters, digits, '-' and '_'."""
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in target)
+
+
+def pull(home: Home, uri: str, name: str, alias: str | None, into: Path) -> tuple[Path, str]:
+    """Fetch an artifact from the registry: the alias is resolved once, to a version whose digest
+    is returned with the file.
+
+    Raises:
+        TunefarmError: no such model, alias or file.
+    """
+    prepare_environment()
+    from mlflow import MlflowClient
+    from mlflow.artifacts import download_artifacts
+    from mlflow.exceptions import MlflowException
+
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    try:
+        if alias is None:
+            found: Iterable[Any] = client.search_model_versions(f"name = '{name}'")
+            newest = max(found, key=lambda v: int(v.version), default=None)
+        else:
+            newest = client.get_model_version_by_alias(name, alias)
+    except MlflowException as error:
+        newest, reason = None, str(error).splitlines()[0]
+    else:
+        reason = "no version"
+    if newest is None:
+        wanted = f"{name}@{alias}" if alias else name
+        raise TunefarmError(
+            f"the registry at {uri} has no {wanted}: {reason}",
+            hint="List what there is: tunefarm artifacts list",
+        )
+    into.mkdir(parents=True, exist_ok=True)
+    file = newest.tags["tunefarm.file"]
+    location = download_artifacts(
+        artifact_uri=f"{newest.source}/{file}", dst_path=str(into), tracking_uri=uri
+    )
+    return Path(location), newest.tags["tunefarm.digest"]
+
+

@@ -1,0 +1,177 @@
+"""The Ray actors: search, build, measure and tracking workers, warm and long-lived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from tunefarm.costmodel.ranker import Ranker
+from tunefarm.devices import cpu
+from tunefarm.devices.target import Target
+from tunefarm.errors import StoreError
+from tunefarm.frontend.program import workload_path
+from tunefarm.home import Home
+from tunefarm.measure.assemble import Assembled, AssembleRequest, assemble
+from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import (
+    ModelRequest,
+    RaceRequest,
+    Runner,
+    ScreenOutcome,
+    ScreenRequest,
+)
+from tunefarm.search.candidate import Candidate
+from tunefarm.search.plugins import load_plugins
+from tunefarm.search.proposer import Proposer, Result
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """What a search worker needs to know of its job and target."""
+
+    program: Path
+    target: Target
+    toolchain: str
+    strategy: str
+    seed: int
+
+
+class SearchWorker:
+    """Holds spaces, strategies and the ranking of one target's kernels."""
+
+    def __init__(self, plan: SearchPlan) -> None:
+        load_plugins()
+        self._plan = plan
+        self._ranker = Ranker(seed=plan.seed)
+        self._proposers: dict[str, Proposer] = {}
+
+    def warm(self) -> None:
+        import tunefarm.search.spaces.generic  # noqa: F401 - the compiler's import is the warm-up
+
+    def propose(
+        self, task: str, count: int, in_flight: Collection[str], news: Collection[Result]
+    ) -> tuple[Candidate, ...]:
+        """Candidates for `task`, after learning from the results since the last call."""
+        for name in {r.candidate.task for r in news}:
+            self._proposer(name).observe([r for r in news if r.candidate.task == name])
+        return self._proposer(task).propose(count, in_flight)
+
+    def _proposer(self, task: str) -> Proposer:
+        if task not in self._proposers:
+            from tunefarm.search.replay import load_workload
+            from tunefarm.search.spaces.generic import GenericSpace
+
+            plan = self._plan
+            workload = load_workload(workload_path(plan.program, task))
+            self._proposers[task] = Proposer(
+                task,
+                plan.target,
+                plan.toolchain,
+                GenericSpace(workload, plan.target),
+                plan.strategy,
+                self._ranker,
+                # Every kernel draws its own numbers, the same ones whenever it is searched.
+                seed=plan.seed * 1_000_003 + int(task, 16) % 1_000_003,
+            )
+        return self._proposers[task]
+
+
+class BuildWorker:
+    """Builds candidates, and whole models, in children."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._builder = Builder(limit_s)
+        self._builder.start()
+
+    def build(self, request: BuildRequest) -> BuildOutcome:
+        return self._builder.build(request)
+
+    def assemble(self, request: AssembleRequest) -> Assembled:
+        return assemble(request)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A measuring block begins: the canary's seconds, and the machine's condition."""
+
+    canary_s: float
+    conditions: dict[str, Any]
+
+
+class MeasureWorker:
+    """The one user of its device."""
+
+    def __init__(self, threads: int, protocol: Protocol) -> None:
+        self._runner = Runner(threads, protocol.memory_bytes)
+        self._runner.start()
+        self._protocol = protocol
+        self._since = protocol.canary_every
+        self._last = 0.0
+
+    def screen(self, request: ScreenRequest) -> tuple[ScreenOutcome, Block | None]:
+        """The outcome, and the block that it opens where a canary was due."""
+        block = None
+        if self._since >= self._protocol.canary_every or time.monotonic() - self._last > 60:
+            block = Block(self._runner.canary(), cpu.conditions())
+            self._since, self._last = 0, time.monotonic()
+        self._since += 1
+        return self._runner.screen(request), block
+
+    def race(self, request: RaceRequest) -> dict[str, dict[str, list[float]]]:
+        return self._runner.race(request)
+
+    def model(self, request: ModelRequest) -> dict[str, list[float]]:
+        return self._runner.model(request)
+
+
+class Tracker:
+    """Writes MLflow from the journal, away from the tuning path."""
+
+    def __init__(self, home: Home, tracking_uri: str) -> None:
+        self._home = home
+        self._uri = tracking_uri
+
+    def sync(self, job: str) -> str:
+        """Empty when MLflow has everything, else why not."""
+        from tunefarm.results.journal import Journal
+        from tunefarm.results.tracking import sync_job
+
+        journal = Journal(self._home)
+        try:
+            return sync_job(journal, job, self._uri)
+        except StoreError as error:
+            return str(error)
+        finally:
+            journal.close()
+
+
+def start_ray(cpus: int, devices: Collection[str]) -> None:
+    """A local Ray of our own: `local`, for a stray cluster on the machine must not be joined."""
+    import logging
+    import os
+
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(
+        address="local",
+        num_cpus=cpus,
+        resources={f"device:{name}": 1 for name in devices},
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=True,
+    )
+
+
+def spawn(worker: type, *args: Any, cpus: float = 1, device: str | None = None) -> Any:
+    """An actor of `worker` that Ray restarts when its process dies (without its state)."""
+    options: dict[str, Any] = {"num_cpus": cpus, "max_restarts": -1, "max_task_retries": 0}
+    if device is not None:
+        options["resources"] = {f"device:{device}": 1}
+    return ray.remote(**options)(worker).remote(*args)

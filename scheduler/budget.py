@@ -1,0 +1,93 @@
+"""Which kernel the next candidates go to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Progress:
+    """One kernel's search so far.
+
+    Attributes:
+        weight: calls per inference.
+        baseline_s: latency of the untuned schedule.
+        best: (results so far, best latency in seconds) at each improvement.
+        results: candidates measured or failed.
+        pending: candidates proposed, built or being measured.
+    """
+
+    task: str
+    weight: int
+    baseline_s: float | None = None
+    best: list[tuple[int, float]] = field(default_factory=list)
+    results: int = 0
+    pending: int = 0
+    closed: bool = False
+
+    @property
+    def latency_s(self) -> float | None:
+        """The best schedule known, the untuned one included."""
+        known = [s for s in (self.baseline_s, self.best[-1][1] if self.best else None) if s]
+        return min(known) if known else None
+
+    def record(self, latency_s: float | None) -> None:
+        self.results += 1
+        if latency_s is not None and (not self.best or latency_s < self.best[-1][1]):
+            self.best.append((self.results, latency_s))
+
+
+def plateaued(progress: Progress, *, patience: int, gain: float = 0.01) -> bool:
+    """True when the last `patience` results (or half of all) brought less than `gain`."""
+    window = max(patience, progress.results // 2)
+    if progress.results < window:
+        return False
+    if not progress.best:
+        return True
+    before = [s for at, s in progress.best if at <= progress.results - window]
+    return bool(before) and progress.best[-1][1] > (1 - gain) * before[-1]
+
+
+def expected_gain(progress: Progress) -> float:
+    """Seconds of a whole inference that one more candidate of this kernel may save.
+
+    Half is what the latest half of its candidates brought on average, half is optimism: latency
+    over candidates tried. After Ansor's task scheduler (Zheng et al., OSDI 2020, section 6.2).
+    """
+    latency = progress.latency_s
+    if latency is None:
+        return 0.0
+    tried = progress.results + progress.pending
+    half = progress.results // 2
+    earlier = [s for at, s in progress.best if at <= half] or [progress.baseline_s or latency]
+    slope = (earlier[-1] - latency) / max(1, progress.results - half) if progress.results else 0.0
+    return progress.weight * (0.5 * max(0.0, slope) + 0.5 * latency / max(1, tried))
+
+
+def allocate(
+    tasks: Iterable[Progress], room: int, *, warm_up: int, chunk: int
+) -> list[tuple[str, int]]:
+    """Up to `room` candidates, as (task, count).
+
+    Every open kernel first gets `warm_up` candidates, heaviest latency first; after that `chunk`
+    at a time goes to the kernel with the largest expected gain.
+    """
+    open_tasks = [p for p in tasks if not p.closed and p.baseline_s is not None]
+    extra = {p.task: 0 for p in open_tasks}
+    cold = [p for p in open_tasks if p.results + p.pending < warm_up]
+    for progress in sorted(cold, key=lambda p: -p.weight * (p.baseline_s or 0.0)):
+        count = min(warm_up - progress.results - progress.pending, room)
+        extra[progress.task] += count
+        room -= count
+    while room > 0 and open_tasks:
+        gains = {
+            p.task: expected_gain(p)
+            * (p.results + p.pending + 1)
+            / (p.results + p.pending + extra[p.task] + 1)
+            for p in open_tasks
+        }
+        chosen = max(gains, key=lambda task: gains[task])
+        extra[chosen] += min(chunk, room)
+        room -= min(chunk, room)
+    return [(task, count) for task, count in extra.items() if count]

@@ -1,0 +1,242 @@
+"""Driving a job from its record to its artifacts; the job's single writer."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from tunefarm.devices.lock import DeviceLock
+from tunefarm.errors import Interrupted, JobError, TunefarmError
+from tunefarm.frontend.importer import ImportRequest, import_model
+from tunefarm.frontend.program import Program
+from tunefarm.home import Home
+from tunefarm.measure.protocol import Protocol
+from tunefarm.results.artifact import Packaged
+from tunefarm.results.journal import DriverLock, Job, JobTarget, Journal
+from tunefarm.scheduler import actors
+from tunefarm.scheduler.progress import Reporter, Snapshot
+from tunefarm.scheduler.state import Limits
+from tunefarm.scheduler.target_run import TargetRun
+
+TRACKER_LIMIT_S = 180.0
+DEFAULT_TRIALS = 1000
+
+
+class Cancelled(TunefarmError):
+    """Somebody asked for the job's end."""
+
+    exit_code = 5
+
+
+@dataclass(frozen=True)
+class JobResult:
+    job: str
+    status: str
+    targets: dict[str, Packaged]
+    tracking: str
+    """Empty when MLflow has everything, else why not (yet)."""
+
+
+class StopFlag:
+    """Set by a signal handler; looked at between events."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def set(self, *_: Any) -> None:
+        if self.requested:  # asked twice: at once
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def install(self) -> None:
+        """Let Ctrl-C and SIGTERM set the flag (Ray puts its own handler in the latter's place)."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.set)
+
+
+def drive(home: Home, job_id: str, reporter: Reporter, stop: StopFlag) -> JobResult:
+    """Run or resume a job to its end.
+
+    Raises:
+        Interrupted: the stop flag was set; the job can be resumed.
+        Cancelled: `tunefarm cancel`.
+        TunefarmError: see `errors`; the job has failed.
+    """
+    journal = Journal(home)
+    job = journal.job(job_id)
+    lock = DriverLock(home, job.id)
+    if not lock.acquire():
+        raise JobError(
+            f"job {job.id} is being driven by another process",
+            hint=f"Watch it: tunefarm watch {job.id}",
+        )
+    driver = _Driver(home, journal, job, reporter, stop)
+    try:
+        return driver.run()
+    except (Interrupted, KeyboardInterrupt):
+        journal.add_event(job.id, "interrupted")
+        raise Interrupted(
+            f"job {job.id} is interrupted", hint=f"Go on with: tunefarm resume {job.id}"
+        ) from None
+    except Cancelled:
+        journal.add_event(job.id, "cancelled")
+        raise
+    except TunefarmError as error:
+        journal.add_event(job.id, "failed", error=str(error), exit_code=error.exit_code)
+        raise
+    except Exception as error:
+        journal.add_event(job.id, "failed", error=f"{type(error).__name__}: {error}", exit_code=5)
+        raise
+    finally:
+        driver.close()
+        lock.release()
+        journal.close()
+
+
+class _Driver:
+    def __init__(
+        self, home: Home, journal: Journal, job: Job, reporter: Reporter, stop: StopFlag
+    ) -> None:
+        self.home, self.journal, self.job = home, journal, job
+        self.reporter, self.stop = reporter, stop
+        self.options = job.options
+        self.locks: list[DeviceLock] = []
+        self.tracker: Any = None
+        self.pending_sync: Any = None
+        self.last_check = 0.0
+        self.started = time.monotonic()
+
+    def run(self) -> JobResult:
+        targets = self.journal.targets(self.job.id)
+        self._take_devices(targets)
+        self.journal.add_event(self.job.id, "running", pid=os.getpid())
+        self._show("import")
+        devices = {t.device.id for t in targets}
+        cores = max(t.device.cores for t in targets)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            # The first import runs while Ray starts: both take seconds, neither needs the other.
+            first = pool.submit(self._import, targets[0])
+            actors.start_ray(cpus=2 * cores + 4, devices=devices)
+            if threading.current_thread() is threading.main_thread():
+                self.stop.install()
+            program = first.result()
+        self.tracker = actors.spawn(
+            actors.Tracker, self.home, self.options["tracking_uri"], cpus=0
+        )
+        self.sync()
+        done: dict[str, Packaged] = {}
+        for index, target in enumerate(targets):
+            program = program if index == 0 else self._import(target)
+            done[target.name] = self._run_target(target, program, len(targets) - index)
+        self.journal.add_event(self.job.id, "succeeded")
+        self._show("track")
+        return JobResult(self.job.id, "succeeded", done, self._finish_tracking())
+
+    def _take_devices(self, targets: list[JobTarget]) -> None:
+        """One job at a time per device; who waits is told for whom."""
+        waiting = ""
+        for device in {t.device.id: t.device for t in targets}.values():
+            lock = DeviceLock(device)
+            while not lock.acquire({"job": self.job.id, "name": self.job.name}):
+                holder = lock.holder()
+                note = f"device {device.id} is busy with job {holder.get('job', '?')}"
+                if note != waiting:
+                    waiting = note
+                    self.reporter.line(f"{note}; this job is queued behind it")
+                self.check()
+                time.sleep(0.5)
+            self.locks.append(lock)
+
+    def _import(self, target: JobTarget) -> Program:
+        request = ImportRequest(
+            Path(self.options["model"]),
+            self.home.job_dir(self.job.id) / target.name.replace("/", "-") / "program",
+            target.resolved,
+            tuple((name, tuple(shape)) for name, shape in self.options["shapes"]),
+        )
+        return import_model(request)
+
+    def _run_target(self, target: JobTarget, program: Program, targets_left: int) -> Packaged:
+        protocol = Protocol(**self.job.protocol)
+        limits = Limits(
+            trials=self.options["trials"] or DEFAULT_TRIALS,
+            builders=max(1, target.device.cores),
+            batch=8 * max(1, target.device.cores),
+            processes=(
+                protocol.race_processes,
+                protocol.final_processes,
+                protocol.model_processes,
+            ),
+        )
+        until = None
+        if self.options["budget_s"]:
+            left = self.options["budget_s"] - (time.monotonic() - self.started)
+            share = left / targets_left
+            until = time.monotonic() + max(0.0, share - _reserve_s(program, share))
+        run = TargetRun(
+            self.home,
+            self.journal,
+            self.job,
+            target,
+            program,
+            limits,
+            protocol,
+            self.reporter,
+            until,
+            self.check,
+            self.sync,
+        )
+        try:
+            return run.run()
+        finally:
+            for actor in (run.search, run.device, *run.builders):
+                ray.kill(actor)
+
+    def check(self) -> None:
+        """Between events: has somebody asked to stop?"""
+        if self.stop.requested:
+            raise Interrupted("interrupted")
+        if time.monotonic() - self.last_check > 2.0:
+            self.last_check = time.monotonic()
+            if self.journal.cancel_requested(self.job.id):
+                raise Cancelled(f"job {self.job.id} was cancelled")
+
+    def sync(self) -> None:
+        """Ask the tracker to catch up, without waiting; at most one request at a time."""
+        if self.pending_sync is not None:
+            ready, _ = ray.wait([self.pending_sync], timeout=0)
+            if not ready:
+                return
+        self.pending_sync = self.tracker.sync.remote(self.job.id)
+
+    def _finish_tracking(self) -> str:
+        try:
+            for reference in (self.pending_sync, self.tracker.sync.remote(self.job.id)):
+                answer = ray.get(reference, timeout=TRACKER_LIMIT_S)
+            return str(answer)
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            return f"MLflow could not be written: {str(error).splitlines()[0]}"
+
+    def _show(self, phase: str) -> None:
+        elapsed = time.monotonic() - self.started
+        self.reporter.update(Snapshot(self.job.id, "", phase, elapsed_s=elapsed))
+
+    def close(self) -> None:
+        if ray.is_initialized():
+            ray.shutdown()
+        for lock in self.locks:
+            lock.release()
+
+
+def _reserve_s(program: Program, share: float) -> float:
+    """Time kept back from a budget for races, finals, the whole model and packaging: about half
+    a second a kernel and process, and half a minute; never more than half of the budget."""
+    return min(0.5 * share, 30.0 + 2.5 * len(program.tasks) * 0.5)

@@ -1,0 +1,589 @@
+"""One target of a job: carries the state machine's instructions out, and keeps the record.
+
+Every fact is in the journal before the state machine hears of it, so that what counted in a
+decision is never lost; `restore` tells it all again after a crash.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from tunefarm.devices import cpu
+from tunefarm.errors import Failure, FailureKind, JobFailed
+from tunefarm.frontend.program import Program
+from tunefarm.home import Home
+from tunefarm.measure.assemble import AssembleRequest
+from tunefarm.measure.build import BuildOutcome, BuildRequest, Library
+from tunefarm.measure.facts import KernelFacts
+from tunefarm.measure.gate import Parity
+from tunefarm.measure.judge import finalists, judge, race_winner
+from tunefarm.measure.parity import ParityRequest, check_parity
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import ModelRequest, RaceRequest, ScreenRequest
+from tunefarm.measure.stats import Comparison, Verdict
+from tunefarm.results.artifact import Packaged, package
+from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
+from tunefarm.scheduler import actors
+from tunefarm.scheduler.progress import Reporter, Snapshot
+from tunefarm.scheduler.state import (
+    BudgetSpent,
+    Build,
+    Built,
+    Event,
+    Imported,
+    Instruction,
+    Limits,
+    Lost,
+    Phase,
+    ProcessDone,
+    Propose,
+    Proposed,
+    RunProcess,
+    Screen,
+    Screened,
+    Step,
+    StepDone,
+    TargetState,
+    Task,
+)
+from tunefarm.search.candidate import Candidate, baseline
+from tunefarm.search.proposer import Result
+
+_STAGE = {Phase.RACE: "race", Phase.FINAL: "final", Phase.COMPARE: "model"}
+_LOST_LIMIT = 3
+_SYNC_EVERY_S = 20.0
+
+
+@dataclass
+class TargetRun:
+    """Runs one target to its end.
+
+    Args:
+        tune_until: `time.monotonic()` at which tuning stops, None for no limit.
+        check: called between events; raises to end the run.
+        sync: asks the tracker to catch up; called where nothing is being timed.
+    """
+
+    home: Home
+    journal: Journal
+    job: Job
+    target: JobTarget
+    program: Program
+    limits: Limits
+    protocol: Protocol
+    reporter: Reporter
+    tune_until: float | None
+    check: Callable[[], None]
+    sync: Callable[[], None]
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    libraries: dict[str, Library] = field(default_factory=dict)
+    screened: dict[str, float] = field(default_factory=dict)
+    running: dict[Any, Instruction] = field(default_factory=dict)
+    news: list[Result] = field(default_factory=list)
+    losses: Counter[Instruction] = field(default_factory=Counter)
+    block: int | None = None
+    started: float = field(default_factory=time.monotonic)
+    tuning_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.state = TargetState(self.limits)
+        self.directory = self.home.job_dir(self.job.id) / self.target.name.replace("/", "-")
+        self.plan = actors.SearchPlan(
+            self.program.directory,
+            self.target.resolved,
+            self.target.toolchain,
+            self.job.options["strategy"],
+            self.job.options["seed"],
+        )
+        self.search = actors.spawn(actors.SearchWorker, self.plan)
+        self.builders = [
+            actors.spawn(actors.BuildWorker, self.protocol.compile_limit_s)
+            for _ in range(self.limits.builders)
+        ]
+        self.device = actors.spawn(
+            actors.MeasureWorker,
+            self.target.device.cores,
+            self.protocol,
+            cpus=0,
+            device=self.target.device.id,
+        )
+        self.idle_builders = list(self.builders)
+        self.builder_of: dict[Any, Any] = {}
+        self.build_seconds: dict[str, float] = {}
+        self.packaged: Packaged | None = None
+        self.last_sync = time.monotonic()
+
+    # -------------------------------------------------------------------- run
+
+    def run(self) -> Packaged:
+        """Everything from the first candidate to the packaged artifact.
+
+        Raises:
+            JobFailed: no valid result.
+        """
+        self.search.warm.remote()
+        instructions = self._restore()
+        tuning_from = time.monotonic()
+        while self.state.phase is not Phase.DONE:
+            for instruction in instructions:
+                self._carry_out(instruction)
+            instructions = []
+            self.check()
+            for event in self._wait():
+                before = self.state.phase
+                instructions += self.state.handle(event)
+                if self.state.phase is not before:
+                    self._phase_changed(before, tuning_from)
+            self._report()
+        if self.packaged is None:
+            self.packaged = self._find_packaged()
+        return self.packaged
+
+    def _phase_changed(self, before: Phase, tuning_from: float) -> None:
+        if before is Phase.TUNE:
+            self.tuning_s = time.monotonic() - tuning_from
+        self.journal.add_event(
+            self.job.id, "phase", target=self.target.name, phase=self.state.phase.value
+        )
+        self.reporter.line(f"{self.target.name}: {self.state.phase.value}")
+
+    def _restore(self) -> list[Instruction]:
+        """Tell the state machine every fact on record; its first instructions."""
+        job, name = self.job.id, self.target.name
+        self.journal.add_tasks(job, name, self.program.tasks)
+        baselines = [
+            baseline(t.id, self.target.resolved.text, self.target.toolchain)
+            for t in self.program.tasks
+        ]
+        self.candidates = {c.id: c for c in baselines}
+        self.state.restore(
+            Imported(
+                tuple(
+                    Task(t.id, t.weight, b.id)
+                    for t, b in zip(self.program.tasks, baselines, strict=True)
+                )
+            )
+        )
+        for candidate in self.journal.candidates(job, name):
+            self.candidates[candidate.id] = candidate
+            self.state.restore(Proposed(candidate.task, (candidate.id,)))
+        for measurement in self.journal.measurements(job, name, ("screen", "baseline")):
+            latency = statistics.median(measurement.samples)
+            self.state.restore(Screened(measurement.candidate, latency))
+            self._note_result(measurement.candidate, latency, measurement.truncated)
+        for failure in self.journal.failures(job, name):
+            self.state.restore(Screened(failure["candidate"], None))
+            self._note_result(failure["candidate"], None, False)
+        if self._had_reached(Phase.RACE):
+            self.state.restore(BudgetSpent())
+        instructions = self.state.resume_work()
+        for row in self.journal.processes(job, name):
+            if row["phase"] != Phase.COMPARE:  # the model is assembled and compared again
+                done = ProcessDone(Phase(row["phase"]), row["process"])
+                instructions = self.state.handle(done) or instructions
+        if self.state.phase is Phase.IMPORT:
+            raise JobFailed("the program has no kernels")
+        return instructions
+
+    def _had_reached(self, phase: Phase) -> bool:
+        return any(
+            e["kind"] == "phase" and e["detail"] == {"target": self.target.name, "phase": phase}
+            for e in self.journal.events(self.job.id)
+        )
+
+    def _note_result(self, candidate: str, latency_s: float | None, truncated: bool) -> None:
+        if latency_s is not None and not truncated:
+            self.screened[candidate] = latency_s
+        if not self.candidates[candidate].untuned:
+            self.news.append(Result(self.candidates[candidate], latency_s))
+
+    # ------------------------------------------------------------ instructions
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Propose(task, count, in_flight):
+                news, self.news = self.news, []
+                reference = self.search.propose.remote(task, count, in_flight, news)
+            case Build(candidate):
+                worker = self.idle_builders.pop()
+                reference = worker.build.remote(self._build_request(candidate))
+                self.builder_of[reference] = worker
+            case Screen(candidate, incumbent_s):
+                self._sync_sometimes()
+                one = self.candidates[candidate]
+                request = ScreenRequest(
+                    self.libraries[candidate],
+                    self._facts(one.task),
+                    self.protocol,
+                    incumbent_s,
+                    make_reference=one.untuned,
+                )
+                reference = self.device.screen.remote(request)
+            case RunProcess(Phase.COMPARE, process):
+                base, tuned = self._model_libraries()
+                model = ModelRequest(base, tuned, self.program.inputs, self.protocol, process)
+                reference = self.device.model.remote(model)
+            case RunProcess(phase, process):
+                reference = self.device.race.remote(self._race_request(phase, process))
+            case Step(Phase.ASSEMBLE):
+                self._decide_winners()
+                reference = self._assemble()
+            case Step():
+                self._package()
+                reference = ray.put(None)
+        self.running[reference] = instruction
+
+    def _build_request(self, candidate: str) -> BuildRequest:
+        one = self.candidates[candidate]
+        return BuildRequest(
+            self.program.workload(one.task),
+            self.target.resolved,
+            one.trace,
+            self.directory / "candidates" / f"{one.id}.so",
+        )
+
+    def _facts(self, task: str) -> KernelFacts:
+        of = self.program.task(task)
+        reference = self.directory / "reference" / f"{task}.npz"
+        return KernelFacts(of.id, of.args, of.flops, reference)
+
+    def _sync_sometimes(self) -> None:
+        """Between two screenings at most: a sync during one would be timed with it."""
+        if time.monotonic() - self.last_sync > _SYNC_EVERY_S:
+            self.last_sync = time.monotonic()
+            self.sync()
+
+    # ------------------------------------------------------------------ events
+
+    def _wait(self) -> list[Event]:
+        """What has happened since, at the latest after half a second."""
+        events: list[Event] = []
+        if self.tune_until is not None and time.monotonic() > self.tune_until:
+            self.tune_until = None
+            events.append(BudgetSpent())
+        ready, _ = ray.wait(list(self.running), num_returns=1, timeout=0.5)
+        for reference in ready:
+            instruction = self.running.pop(reference)
+            worker = self.builder_of.pop(reference, None)
+            if worker is not None:
+                self.idle_builders.append(worker)
+            try:
+                answer = ray.get(reference)
+            except (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError) as error:
+                events += self._lost(instruction, str(error).splitlines()[0])
+                continue
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, JobFailed):
+                    raise error.cause from None
+                raise
+            events += self._record(instruction, answer)
+        return events
+
+    def _lost(self, instruction: Instruction, reason: str) -> list[Event]:
+        """Its worker died: again with a new one, a few times."""
+        self.losses[instruction] += 1
+        self.reporter.line(f"{self.target.name}: a worker died ({reason}); giving its work again")
+        if self.losses[instruction] < _LOST_LIMIT:
+            if isinstance(instruction, Propose):  # the new worker knows nothing of this job yet
+                self.news = self._all_results()
+            return [Lost(instruction)]
+        failure = Failure(FailureKind.INFRASTRUCTURE, f"its worker died {_LOST_LIMIT} times")
+        match instruction:
+            case Build(candidate) | Screen(candidate, _):
+                return self._failed(candidate, failure)
+            case Propose(task, _, _):
+                return [Proposed(task, ())]
+        raise JobFailed(f"{instruction}: {failure.message}", hint="See the job's log.")
+
+    def _all_results(self) -> list[Result]:
+        name = self.target.name
+        results = [
+            Result(self.candidates[m.candidate], statistics.median(m.samples))
+            for m in self.journal.measurements(self.job.id, name, ("screen",))
+        ]
+        failed = (f["candidate"] for f in self.journal.failures(self.job.id, name))
+        return results + [Result(self.candidates[candidate], None) for candidate in failed]
+
+    def _record(self, instruction: Instruction, answer: Any) -> Iterable[Event]:
+        """First the journal, then the event."""
+        job, name = self.job.id, self.target.name
+        match instruction:
+            case Propose(task, _, _):
+                self.journal.add_candidates(job, name, answer)
+                self.candidates |= {c.id: c for c in answer}
+                return [Proposed(task, tuple(c.id for c in answer))]
+            case Build(candidate):
+                return self._built(candidate, answer)
+            case Screen(candidate, _):
+                outcome, block = answer
+                if block is not None:
+                    self.block = self.journal.add_block(
+                        job, name, block.canary_s, block.conditions
+                    )
+                if outcome.failure is not None:
+                    return self._failed(candidate, outcome.failure)
+                return self._screened(candidate, outcome.screening)
+            case RunProcess(phase, process):
+                made = self._process_measurements(phase, process, answer)
+                self.journal.add_process(job, name, phase.value, process, made)
+                return [ProcessDone(phase, process)]
+            case Step(phase):
+                if phase is Phase.ASSEMBLE:
+                    self._check_assembled(answer)
+                return [StepDone(phase)]
+        return []
+
+    def _built(self, candidate: str, outcome: BuildOutcome) -> list[Event]:
+        self.build_seconds[candidate] = outcome.seconds
+        if outcome.library is None:
+            assert outcome.failure is not None
+            return self._failed(candidate, outcome.failure)
+        self.libraries[candidate] = outcome.library
+        return [Built(candidate, True)]
+
+    def _failed(self, candidate: str, failure: Failure) -> list[Event]:
+        self.journal.add_failure(self.job.id, self.target.name, candidate, failure)
+        self._note_result(candidate, None, False)
+        return [Screened(candidate, None)]
+
+    def _screened(self, candidate: str, screening: Any) -> list[Event]:
+        stage = "baseline" if self.candidates[candidate].untuned else "screen"
+        measurement = Measurement(
+            candidate,
+            stage,
+            0,
+            screening.samples,
+            screening.truncated,
+            self.build_seconds.get(candidate),
+            self.block,
+        )
+        self.journal.add_measurements(self.job.id, self.target.name, [measurement])
+        latency = statistics.median(screening.samples)
+        self._note_result(candidate, latency, screening.truncated)
+        return [Screened(candidate, latency)]
+
+    def _process_measurements(
+        self, phase: Phase, process: int, answer: dict[str, Any]
+    ) -> list[Measurement]:
+        if phase is Phase.COMPARE:
+            return [
+                Measurement(side, _STAGE[phase], process, tuple(samples))
+                for side, samples in answer.items()
+            ]
+        return [
+            Measurement(candidate, _STAGE[phase], process, tuple(samples))
+            for entries in answer.values()
+            for candidate, samples in entries.items()
+        ]
+
+    # -------------------------------------------------------- races and verdicts
+
+    def _baseline_of(self, task: str) -> str:
+        return next(b for b, of in self.state.baselines.items() if of == task)
+
+    def _race_request(self, phase: Phase, process: int) -> RaceRequest:
+        """Race: each kernel's best candidates and its baseline. Final: the winner and the
+        baseline."""
+        winners = self._race_winners() if phase is Phase.FINAL else {}
+        entries: dict[str, list[str]] = {}
+        for task in self.state.tasks:
+            if phase is Phase.FINAL:
+                chosen = [winners[task]] if task in winners else []
+            else:
+                mine = {
+                    c: s
+                    for c, s in self.screened.items()
+                    if self.candidates[c].task == task and not self.candidates[c].untuned
+                }
+                chosen = finalists(mine, self.protocol.race_top)
+            if chosen and self.state.tasks[task].baseline_s is not None:
+                entries[task] = [self._baseline_of(task), *chosen]
+        self._ensure_built(c for chosen in entries.values() for c in chosen)
+        kernels = tuple(
+            (self._facts(task), tuple((c, self.libraries[c]) for c in chosen))
+            for task, chosen in entries.items()
+            if all(c in self.libraries for c in chosen)
+        )
+        return RaceRequest(kernels, self.protocol, process + (100 if phase is Phase.FINAL else 0))
+
+    def _ensure_built(self, needed: Iterable[str]) -> None:
+        """After a resume, what was built in an earlier life is built again (from its trace)."""
+        missing = [c for c in needed if c not in self.libraries]
+        if not missing:
+            return
+        pool = ray.util.ActorPool(self.builders)
+        requests = [(c, self._build_request(c)) for c in missing]
+        outcomes = pool.map(lambda worker, pair: worker.build.remote(pair[1]), requests)
+        for (candidate, _), outcome in zip(requests, outcomes, strict=True):
+            if outcome.library is not None:
+                self.libraries[candidate] = outcome.library
+
+    def _samples(self, stage: str) -> dict[str, list[tuple[float, ...]]]:
+        found: dict[str, list[tuple[float, ...]]] = {}
+        for m in self.journal.measurements(self.job.id, self.target.name, (stage,)):
+            found.setdefault(m.candidate, []).append(m.samples)
+        return found
+
+    def _race_winners(self) -> dict[str, str]:
+        """By task."""
+        samples = self._samples("race")
+        winners = {}
+        for task in self.state.tasks:
+            raced = {
+                c: runs
+                for c, runs in samples.items()
+                if self.candidates[c].task == task and not self.candidates[c].untuned
+            }
+            winner = race_winner(raced, self.protocol.race_processes)
+            if winner is not None:
+                winners[task] = winner
+        return winners
+
+    def _decide_winners(self) -> None:
+        """A verdict for every kernel, from the held-out run alone."""
+        winners, samples = self._race_winners(), self._samples("final")
+        for task in self.state.tasks:
+            winner = winners.get(task)
+            result = None
+            if winner is not None:
+                base = samples.get(self._baseline_of(task), [])
+                result = judge(base, samples.get(winner, []), self.protocol)
+            self.journal.add_verdict(self.job.id, self.target.name, task, winner, result)
+
+    # -------------------------------------------------------------- whole model
+
+    def _model_libraries(self) -> tuple[Path, Path]:
+        model = self.directory / "model"
+        return model / "base.so", model / "tuned.so"
+
+    def tuned_traces(self) -> dict[str, str]:
+        """The winning trace of each kernel that is FASTER, by task."""
+        verdicts = self.journal.verdicts(self.job.id, self.target.name)
+        return {
+            task: self.candidates[verdicts[task]["winner"]].trace
+            for task in self.state.tasks
+            if task in verdicts and verdicts[task]["verdict"] == Verdict.FASTER
+        }
+
+    def _assemble(self) -> Any:
+        base, tuned = self._model_libraries()
+        traces = self.tuned_traces()
+        functions = [(f, t.id) for t in self.program.tasks for f in t.functions if t.id in traces]
+        request = AssembleRequest(
+            self.program.module,
+            tuple((f, self.program.workload(task)) for f, task in functions),
+            tuple((f, traces[task]) for f, task in functions),
+            self.target.resolved,
+            tuned,
+        )
+        plain = AssembleRequest(self.program.baseline, (), (), self.target.resolved, base)
+        both = [self.builders[0].assemble.remote(request), self.builders[-1].assemble.remote(plain)]
+        return gather.remote(both)
+
+    def _check_assembled(self, answer: Any) -> None:
+        tuned, _ = answer
+        if tuned.packing_left:
+            self.reporter.line(
+                f"{self.target.name}: {tuned.packing_left} layout changes of weights are left "
+                "to run time"
+            )
+
+    def _package(self) -> None:
+        """Verdict on the whole model, parity, and the artifact."""
+        samples = self._samples("model")
+        result = judge(samples.get("base", []), samples.get("tuned", []), self.protocol)
+        self.journal.add_verdict(self.job.id, self.target.name, "model", None, result)
+        base, tuned = self._model_libraries()
+        # Nothing ships that is slower than the untuned build.
+        ships_tuned = result is not None and result.verdict is not Verdict.SLOWER
+        library = tuned if ships_tuned else base
+        parity = check_parity(
+            ParityRequest(
+                self.program.model,
+                library,
+                self.program.inputs,
+                self.target.device.cores,
+                self.protocol.seeds,
+            )
+        )
+        self.packaged = self._write_artifact(library, ships_tuned, result, parity)
+
+    def _write_artifact(
+        self, library: Path, tuned: bool, result: Comparison | None, parity: Parity
+    ) -> Packaged:
+        packaged = package(
+            self.home,
+            self.journal,
+            self.job,
+            self.target,
+            self.program,
+            library,
+            traces=self.tuned_traces() if tuned else {},
+            comparison=result,
+            parity=parity,
+            conditions=cpu.conditions(),
+            wall_s=time.monotonic() - self.started,
+        )
+        self.journal.add_artifact(
+            self.job.id,
+            self.target.name,
+            self.job.name,
+            packaged.digest,
+            packaged.path,
+            packaged.summary,
+        )
+        return packaged
+
+    def _find_packaged(self) -> Packaged:
+        row = next(
+            r for r in self.journal.artifacts(self.job.id) if r["target"] == self.target.name
+        )
+        return Packaged(Path(row["path"]), row["digest"], row["summary"])
+
+    # ------------------------------------------------------------------ report
+
+    def _report(self) -> None:
+        tasks = self.state.tasks.values()
+        known = [p for p in tasks if p.latency_s is not None]
+        complete = known and len(known) == len(self.state.tasks)
+        elapsed = time.monotonic() - self.started
+        self.reporter.update(
+            Snapshot(
+                job=self.job.id,
+                target=self.target.name,
+                phase=self.state.phase.value,
+                kernels=len(self.state.tasks),
+                proposed=len(self.state.owner) - len(self.state.baselines),
+                built=len(self.libraries),
+                measured=self.state.measured,
+                failed=self.state.failed,
+                trials=self.limits.trials,
+                untuned_s=sum(p.weight * (p.baseline_s or 0) for p in tasks) if complete else None,
+                best_s=sum(p.weight * (p.latency_s or 0) for p in tasks) if complete else None,
+                elapsed_s=elapsed,
+                left_s=self._left_s(),
+            )
+        )
+
+    def _left_s(self) -> float | None:
+        """A guess, for tuning alone: by trials or by the budget, whichever ends first."""
+        if self.state.phase is not Phase.TUNE or not self.state.measured:
+            return None
+        pace = (time.monotonic() - self.started) / self.state.measured
+        by_trials = pace * (self.limits.trials - self.state.measured)
+        if self.tune_until is None:
+            return by_trials
+        return min(by_trials, max(0.0, self.tune_until - time.monotonic()))
+
+
+@ray.remote(num_cpus=0)
+def gather(references: list[Any]) -> list[Any]:
+    return [ray.get(reference) for reference in references]

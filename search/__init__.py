@@ -1,0 +1,1 @@
+"""Design spaces and the strategies that propose candidates from them."""

@@ -1,0 +1,40 @@
+"""TVM's tensor intrinsics without the twelve seconds.
+
+`import tvm.s_tir.tensor_intrin` registers the intrinsics of every target, and inspects the whole
+call stack twice for each (88 % of the 12-27 s). `TuneContext` imports that package on every
+construction. So the package is put in place here without its `__init__`, and only the submodules
+that the target can use are imported: 0.05-0.3 s for x86.
+
+`tests/search/test_intrinsics.py` fails when an upgrade of TVM changes what this rests on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+
+_PACKAGE = "tvm.s_tir.tensor_intrin"
+_SUBMODULES = {"llvm": {"x86_64": ("x86",), "aarch64": ("arm_cpu",)}, "cuda": {"": ("cuda",)}}
+
+
+def register_intrinsics(kind: str, machine: str = "x86_64") -> tuple[str, ...]:
+    """Register the intrinsics of a target kind (and CPU architecture); the submodules imported.
+
+    Call this before the first `TuneContext`. Calling it again adds what is missing.
+    """
+    import tvm.s_tir
+
+    if _PACKAGE not in sys.modules:
+        spec = importlib.util.find_spec("tvm.s_tir")
+        assert spec is not None and spec.submodule_search_locations
+        package = types.ModuleType(_PACKAGE)
+        package.__path__ = [f"{spec.submodule_search_locations[0]}/tensor_intrin"]
+        sys.modules[_PACKAGE] = package
+        tvm.s_tir.tensor_intrin = package
+    families = _SUBMODULES.get(kind, {})
+    names = families.get(machine, families.get("", ()))
+    for name in names:
+        importlib.import_module(f"{_PACKAGE}.{name}")
+    return names

@@ -1,0 +1,176 @@
+"""From a trace to a scheduled kernel: the one way, for search, build, packaging and reproduction."""
+
+from __future__ import annotations
+
+import json
+import platform
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.schedule import Trace
+
+from tunefarm.devices.target import Target
+from tunefarm.frontend.program import TensorSpec
+from tunefarm.search.candidate import UNTUNED
+from tunefarm.search.intrinsics import register_intrinsics
+
+KERNEL = "kernel"
+"""Name of a built kernel's entry function."""
+PREPACK = "prepack"
+"""Name of the function that brings its constant arguments into the kernel's own layout."""
+
+
+class InvalidTrace(Exception):
+    """The trace does not apply to its workload, or a check after it refuses the result."""
+
+
+@lru_cache(maxsize=64)
+def load_workload(path: Path) -> Any:
+    """A workload's IRModule, with its one function ``main``."""
+    return tvm.ir.load_json(path.read_text())
+
+
+def tvm_target(target: Target) -> Any:
+    return tvm.target.Target(target.tvm)
+
+
+def make_context(workload: Any, target: Target) -> Any:
+    """A `TuneContext` with TVM's own design space and checks for `target`."""
+    register_intrinsics(target.kind, platform.machine())
+    return ms.TuneContext(
+        workload,
+        target=tvm_target(target),
+        space_generator="post-order-apply",
+        search_strategy="replay-trace",
+        num_threads=1,
+    )
+
+
+def new_schedule(workload: Any, seed: int) -> Any:
+    return Schedule(workload, seed=seed, debug_mask=0, error_render_level="none")
+
+
+def plain(node: Any) -> Any:
+    """A trace's `as_json()` in Python's own types, so that `json` writes it one way."""
+    if node is None or isinstance(node, bool):
+        return node
+    if isinstance(node, str):
+        return str(node)
+    if isinstance(node, int):
+        return int(node)
+    if isinstance(node, float):
+        return float(node)
+    if hasattr(node, "value"):
+        return plain(node.value)
+    return [plain(item) for item in node]
+
+
+def trace_json(schedule: Any) -> str:
+    """The applied trace of a schedule, canonical: equal schedules of one sketch, equal text."""
+    return json.dumps(plain(schedule.trace.as_json()), separators=(",", ":"))
+
+
+def apply_trace(workload: Any, trace: str) -> Any:
+    """The schedule after `trace` (before the checks and rewrites that follow it).
+
+    Raises:
+        InvalidTrace: it does not apply.
+    """
+    schedule = new_schedule(workload, seed=1)
+    try:
+        Trace.apply_json_to_schedule(json.loads(trace), schedule)
+    except Exception as error:
+        raise InvalidTrace(_last_line(error)) from error
+    return schedule
+
+
+def postprocess(context: Any, schedule: Any) -> None:
+    """TVM's post-processing: parallel, vectorise, unroll, reduction, tensorise, layout, checks.
+
+    Raises:
+        InvalidTrace: a check refuses the schedule.
+    """
+    schedule.enter_postproc()
+    for step in context.space_generator.postprocs:
+        try:
+            passed = step.apply(schedule)
+        except Exception as error:
+            raise InvalidTrace(_last_line(error)) from error
+        if not passed:
+            raise InvalidTrace(f"refused by {type(step).__name__}")
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
+    """The scheduled PrimFunc; layout changes of constants still stand inside it."""
+    if trace == UNTUNED:
+        return workload["main"]
+    schedule = apply_trace(workload, trace)
+    postprocess(make_context(workload, target), schedule)
+    return schedule.mod["main"]
+
+
+def kernel_module(function: Any) -> tuple[Any, tuple[tuple[int, TensorSpec], ...]]:
+    """A module to build: `KERNEL`, and `PREPACK` where constants change their layout.
+
+    The split is the one that packaging makes (`SplitLayoutRewritePreproc`), so the kernel that is
+    timed is the kernel that ships.
+
+    Returns:
+        The module, and the kernel's inputs that `PREPACK` makes, by position and with their
+        packed shape, in the order in which it takes and returns them; empty where nothing is
+        packed.
+    """
+    types = [relax.TensorType(spec.shape, spec.dtype) for spec in argument_specs(function)]
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"p{index}", type_) for index, type_ in enumerate(types[:-1])]
+    callee = builder.add_func(function.without_attr("global_symbol"), "main_kernel")
+    with builder.function("main", params):
+        with builder.dataflow():
+            output = builder.emit_output(relax.call_tir(callee, params, types[-1]))
+        builder.emit_func_output(output)
+    split = relax.transform.SplitLayoutRewritePreproc()(builder.get())
+    functions: dict[str, Any] = {}
+    for variable, item in split.functions_items():
+        if isinstance(item, tvm.tirx.PrimFunc):
+            name = PREPACK if variable.name_hint.endswith("_weight_prepack") else KERNEL
+            functions[name] = item.with_attr("global_symbol", name)
+    packed: tuple[tuple[int, TensorSpec], ...] = ()
+    if PREPACK in functions:
+        kernel_args = argument_specs(functions[KERNEL])
+        positions = _packed_positions(split["main"], params)
+        packed = tuple((position, kernel_args[position]) for position in positions)
+    return tvm.IRModule(functions), packed
+
+
+def argument_specs(function: Any) -> tuple[TensorSpec, ...]:
+    """Shapes and dtypes of a PrimFunc's buffers: inputs, then outputs."""
+    return tuple(
+        TensorSpec(f"a{index}", tuple(int(d) for d in info.shape), str(info.dtype))
+        for index, info in enumerate(ms.arg_info.ArgInfo.from_prim_func(function))
+    )
+
+
+def _packed_positions(main: Any, params: list[Any]) -> tuple[int, ...]:
+    """Which parameters the call of the packing function takes, in its order."""
+    names = {param.name: index for index, param in enumerate(params)}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if (
+                isinstance(value, relax.Call)
+                and isinstance(value.op, tvm.ir.Op)
+                and value.op.name == "relax.call_tir"
+                and value.args[0].name_hint.endswith("_weight_prepack")
+            ):
+                return tuple(names[argument.name] for argument in value.args[1])
+    return ()

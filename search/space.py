@@ -1,0 +1,84 @@
+"""What a design space is to a strategy: knobs, points, and proposals.
+
+A space is a small set of sketches; each sketch has knobs in a fixed order; a point picks a sketch
+and a value for each knob. Strategies work on points alone and need no compiler. The space turns a
+point into a proposal: the compiler may repair a value (a tile that does not divide), so **the
+point that counts is the one read back from the applied schedule**.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Value = tuple[int, ...] | int | None
+"""A tile's factors (outermost first), a choice's or loop's index, or None: let the space draw."""
+
+
+class KnobKind(enum.Enum):
+    TILE = "tile"
+    CHOICE = "choice"
+    LOCATION = "location"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One decision of a sketch.
+
+    Attributes:
+        kind: a split of a loop into factors, a choice from a list, or a loop to compute at.
+        size: factors of a tile; options of a choice; 0 for a location.
+        extent: of the loop a tile splits, else 0.
+        innermost_limit: largest innermost factor of a tile, else 0.
+    """
+
+    kind: KnobKind
+    size: int
+    extent: int = 0
+    innermost_limit: int = 0
+
+
+@dataclass(frozen=True)
+class Point:
+    sketch: int
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A point that the space accepted.
+
+    Attributes:
+        point: as applied.
+        trace: canonical JSON; see `Candidate.trace`.
+        features: what the cost model sees, one vector of float64.
+    """
+
+    point: Point
+    trace: str
+    features: NDArray[np.float64]
+
+
+class Space(Protocol):
+    """A design space of one kernel on one target.
+
+    Implement this for a family of schedules; register nothing else. `realise` must be
+    deterministic in its arguments.
+    """
+
+    @property
+    def sketches(self) -> tuple[tuple[Knob, ...], ...]:
+        """The knobs of each sketch; a sketch without knobs is a single point."""
+        ...
+
+    def realise(self, point: Point, seed: int) -> Proposal | None:
+        """Apply `point`, drawing what it leaves open from `seed`; None where it does not fit."""
+        ...
+
+    def locate(self, trace: str) -> Point | None:
+        """The point of a trace that this space made, None for any other."""
+        ...

@@ -1,0 +1,1 @@
+"""Families of schedules: each module makes a `Space` for the kernels it fits."""

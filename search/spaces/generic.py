@@ -1,0 +1,110 @@
+"""TVM's own sketches: multi-level tiling, vectorisation, unrolling, parallelism, and layout
+rewriting of constant arguments, for any TensorIR kernel."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any
+
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
+from tvm.s_tir.schedule import Trace
+
+from tunefarm.costmodel.features import summarise
+from tunefarm.devices.target import Target
+from tunefarm.search import replay
+from tunefarm.search.space import Knob, KnobKind, Point, Proposal, Value
+
+_SAMPLING = {
+    "SamplePerfectTile": KnobKind.TILE,
+    "SampleCategorical": KnobKind.CHOICE,
+    "SampleComputeLocation": KnobKind.LOCATION,
+}
+
+
+class GenericSpace:
+    """The design space that TVM's `PostOrderApply` generates for a workload."""
+
+    def __init__(self, workload: Any, target: Target) -> None:
+        self._workload = workload
+        self._context = replay.make_context(workload, target)
+        self._traces = [s.trace for s in self._context.generate_design_space()]
+        self._shapes = [self._structure(trace) for trace in self._traces]
+
+    @cached_property
+    def sketches(self) -> tuple[tuple[Knob, ...], ...]:
+        return tuple(self._knobs(trace) for trace in self._traces)
+
+    def _knobs(self, trace: Any) -> tuple[Knob, ...]:
+        knobs = []
+        for instruction in _samplings(trace):
+            kind = _SAMPLING[instruction.kind.name]
+            if kind is KnobKind.TILE:
+                size, limit = (int(a) for a in instruction.attrs)
+                extent = 1
+                for factor in trace.decisions[instruction]:
+                    extent *= int(factor)
+                knobs.append(Knob(kind, size, extent, limit))
+            elif kind is KnobKind.CHOICE:
+                knobs.append(Knob(kind, len(instruction.attrs[0])))
+            else:
+                knobs.append(Knob(kind, 0))
+        return tuple(knobs)
+
+    def realise(self, point: Point, seed: int) -> Proposal | None:
+        schedule = replay.new_schedule(self._workload, seed=seed % (2**31 - 2) + 1)
+        values = iter(point.values)
+
+        def decide(instruction: Any, _inputs: Any, _attrs: Any, _decision: Any) -> Any:
+            if instruction.kind.name not in _SAMPLING:
+                return None
+            value = next(values)
+            return list(value) if isinstance(value, tuple) else value
+
+        trace = Trace(self._traces[point.sketch].insts, {})
+        try:
+            trace.apply_to_schedule(schedule, True, decision_provider=decide)
+        except Exception:  # TVM raises many types for a decision that cannot be applied
+            return None
+        applied = Point(point.sketch, _decisions(schedule.trace))
+        text = replay.trace_json(schedule)
+        try:
+            replay.postprocess(self._context, schedule)
+        except replay.InvalidTrace:
+            return None
+        arguments = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
+        candidate = ms.MeasureCandidate(schedule, arguments)
+        (stores,) = PerStoreFeature().extract_from(self._context, [candidate])
+        return Proposal(applied, text, summarise(stores.numpy()))
+
+    def locate(self, trace: str) -> Point | None:
+        instructions, decisions = json.loads(trace)
+        structure = _without_values(instructions)
+        if structure not in self._shapes:
+            return None
+        values = tuple(
+            tuple(value) if isinstance(value, list) else value
+            for index, value in decisions
+            if instructions[index][0] in _SAMPLING
+        )
+        return Point(self._shapes.index(structure), values)
+
+    def _structure(self, trace: Any) -> str:
+        return _without_values(replay.plain(trace.as_json())[0])
+
+
+def _without_values(instructions: list[Any]) -> str:
+    return json.dumps(instructions)
+
+
+def _samplings(trace: Any) -> list[Any]:
+    return [i for i in trace.insts if i.kind.name in _SAMPLING]
+
+
+def _decisions(trace: Any) -> tuple[Value, ...]:
+    values: list[Value] = []
+    for instruction in _samplings(trace):
+        decision = replay.plain(trace.decisions[instruction])
+        values.append(tuple(decision) if isinstance(decision, list) else decision)
+    return tuple(values)

@@ -1,0 +1,123 @@
+"""What can go wrong, in one tree, and the kinds of failure a candidate can have.
+
+    TunefarmError
+    ├── UsageError              exit 2: a wrong option or value
+    ├── ModelError              exit 3
+    │   ├── InvalidModel            not a model, or one over the import limits
+    │   └── UnsupportedModel        an operator, shape or dtype that cannot be imported
+    ├── TargetError             exit 4
+    │   ├── UnsupportedTarget       no such target here
+    │   └── NoDevice                the target is known, no device is registered for it
+    ├── JobError                exit 5
+    │   ├── JobFailed               no valid result
+    │   ├── UnknownJob              no job of that name in this farm home
+    │   └── StoreError              the farm home or its journal cannot be used
+    ├── ArtifactError           exit 6
+    │   ├── ArtifactIncompatible    does not fit this host
+    │   └── ArtifactTampered        its bytes are not the ones its manifest lists
+    └── Interrupted             exit 130: stopped by the user, resumable
+
+A candidate's failure is a result, not an exception: it is stored under a `FailureKind` and the
+job goes on. Exceptions of this tree end a command; each says what failed, where, and what to do.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class FailureKind(enum.StrEnum):
+    """Why a candidate has no latency."""
+
+    INVALID_SCHEDULE = "invalid_schedule"
+    COMPILE_ERROR = "compile_error"
+    COMPILE_TIMEOUT = "compile_timeout"
+    RUN_TIMEOUT = "run_timeout"
+    CRASH = "crash"
+    OUT_OF_MEMORY = "out_of_memory"
+    WRONG_RESULT = "wrong_result"
+    NOISY_DEVICE = "noisy_device"
+    INFRASTRUCTURE = "infrastructure"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A candidate's failure: its kind and one sentence (plus a tail of the child's output)."""
+
+    kind: FailureKind
+    message: str
+
+
+class TunefarmError(Exception):
+    """Base of every error a command ends with; `hint` says what to do next."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+class UsageError(TunefarmError):
+    exit_code = 2
+
+
+class ModelError(TunefarmError):
+    exit_code = 3
+
+
+class InvalidModel(ModelError):
+    pass
+
+
+class UnsupportedModel(ModelError):
+    pass
+
+
+class TargetError(TunefarmError):
+    exit_code = 4
+
+
+class UnsupportedTarget(TargetError):
+    pass
+
+
+class NoDevice(TargetError):
+    pass
+
+
+class JobError(TunefarmError):
+    exit_code = 5
+
+
+class JobFailed(JobError):
+    pass
+
+
+class UnknownJob(JobError):
+    pass
+
+
+class StoreError(JobError):
+    pass
+
+
+class ArtifactError(TunefarmError):
+    exit_code = 6
+
+
+class ArtifactIncompatible(ArtifactError):
+    pass
+
+
+class ArtifactTampered(ArtifactError):
+    pass
+
+
+class Interrupted(TunefarmError):
+    exit_code = 130

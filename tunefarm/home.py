@@ -1,0 +1,94 @@
+"""Where a farm keeps its things: the layout of ``TUNEFARM_HOME``.
+
+    journal.db            the durable record (SQLite)
+    mlflow.db, mlruns/    MLflow's embedded store and its files
+    devices/              one JSON file per registered device
+    models/               models by digest, so that a job outlives the file it was given
+    jobs/<job>/           program/, candidates/, reference/, model/, report.html, job.log
+    artifacts/            packed artifacts, <name>-<target>-<digest>.tfa
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunefarm.errors import StoreError
+
+
+@dataclass(frozen=True)
+class Home:
+    """Paths inside one farm home. Directories are made on demand by `job_dir` and `prepare`."""
+
+    root: Path
+
+    @classmethod
+    def from_environment(cls) -> Home:
+        default = Path.home() / ".tunefarm"
+        return cls(Path(os.environ.get("TUNEFARM_HOME") or default).expanduser().absolute())
+
+    def prepare(self) -> Home:
+        """Make the home and prove that it can be written.
+
+        Raises:
+            StoreError: it cannot be made or written.
+        """
+        try:
+            for path in (self.root, self.models, self.devices, self.jobs, self.artifacts):
+                path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root) as probe:
+                probe.write(b"tunefarm")
+        except OSError as error:
+            raise StoreError(
+                f"the farm home {self.root} cannot be written: {error.strerror or error}",
+                hint="Set TUNEFARM_HOME to a directory you may write, or mend its permissions.",
+            ) from error
+        return self
+
+    @property
+    def journal_url(self) -> str:
+        return f"sqlite:///{self.root / 'journal.db'}"
+
+    @property
+    def mlflow_uri(self) -> str:
+        return f"sqlite:///{self.root / 'mlflow.db'}"
+
+    @property
+    def mlflow_files(self) -> Path:
+        return self.root / "mlruns"
+
+    @property
+    def devices(self) -> Path:
+        return self.root / "devices"
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    @property
+    def jobs(self) -> Path:
+        return self.root / "jobs"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.root / "artifacts"
+
+    def job_dir(self, job: str) -> Path:
+        return self.jobs / job
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that a reader sees the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

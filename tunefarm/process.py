@@ -1,0 +1,234 @@
+"""A killable child process that answers one request at a time.
+
+Whatever compiles or runs candidates is native code that may crash, hang or eat all memory, so it
+lives in a `Child`: long-lived (the compiler stays warm, no start-up on a candidate's path), in a
+session of its own (killed as a group), tied to its parent's life, and started again after a fault.
+The answers are pickles between two processes of one user on one machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tunefarm.errors import TunefarmError
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ChildError(Exception):
+    """The child answered with an exception of its own; `detail` is its traceback."""
+
+    def __init__(self, message: str, type_name: str, detail: str) -> None:
+        super().__init__(message, type_name, detail)  # all three, or it cannot be unpickled
+        self.message = message
+        self.type_name = type_name
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.type_name}: {self.message}"
+
+
+class ChildTimeout(Exception):
+    """No answer within the limit; the child's process group has been killed."""
+
+
+class ChildDied(Exception):
+    """The child went away before it answered; `returncode` is negative for a signal."""
+
+    def __init__(self, returncode: int, tail: str) -> None:
+        self.returncode = returncode
+        self.tail = tail
+        super().__init__(f"{describe_exit(returncode)}{': ' + tail if tail else ''}")
+
+
+def describe_exit(returncode: int) -> str:
+    """-11 -> "killed by SIGSEGV", 3 -> "exit code 3"."""
+    if returncode < 0:
+        try:
+            return f"killed by {signal.Signals(-returncode).name}"
+        except ValueError:
+            return f"killed by signal {-returncode}"
+    return f"exit code {returncode}"
+
+
+@dataclass
+class Child:
+    """One handler function in a process of its own.
+
+    Args:
+        handler: ``"package.module:function"``; the function takes the request and returns the
+            answer. Importing the module is the warm-up.
+        env: variables set before the interpreter starts.
+        memory_bytes: growth of the address space allowed to the child after its warm-up.
+    """
+
+    handler: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    memory_bytes: int | None = None
+    starts: int = 0
+    _process: subprocess.Popen[bytes] | None = None
+    _connection: Connection | None = None
+    _stderr: Any = None
+    _warm: bool = False
+
+    def start(self) -> None:
+        """Start the process if it does not run; returns before its warm-up is done."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.kill()
+        ours, theirs = socket.socketpair()
+        self._stderr = tempfile.TemporaryFile()
+        with ours, theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tunefarm.process",
+                    self.handler,
+                    str(theirs.fileno()),
+                    str(self.memory_bytes or 0),
+                    str(os.getpid()),
+                ],
+                env={**os.environ, **self.env},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._stderr,
+                stderr=self._stderr,
+                start_new_session=True,
+            )
+            self._connection = Connection(ours.detach())
+        self.starts += 1
+
+    def warm(self, timeout: float = 120.0) -> None:
+        """Wait until the handler's module is imported."""
+        self.start()
+        assert self._connection is not None
+        if not self._warm:
+            self._receive(time.monotonic() + timeout)
+            self._warm = True
+
+    def call(self, request: Any, timeout: float) -> Any:
+        """Answer to `request`. The limit, in seconds, starts when the child is warm.
+
+        Raises:
+            TunefarmError: the handler raised one; it is raised here again.
+            ChildError: the handler raised anything else.
+            ChildTimeout: no answer in time.
+            ChildDied: the process ended first.
+        """
+        self.warm()
+        assert self._connection is not None
+        try:
+            self._connection.send(request)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._death() from None
+        return self._receive(time.monotonic() + timeout)
+
+    def _receive(self, deadline: float) -> Any:
+        assert self._connection is not None
+        try:
+            if not self._connection.poll(max(0.0, deadline - time.monotonic())):
+                self.kill()
+                raise ChildTimeout(f"no answer from {self.handler} within its limit")
+            ok, answer = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._death() from None
+        if not ok:
+            raise answer
+        return answer
+
+    def _death(self) -> ChildDied:
+        assert self._process is not None
+        try:
+            returncode = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            returncode = -signal.SIGKILL
+        tail = self._tail()
+        self.kill()
+        return ChildDied(returncode, tail)
+
+    def _tail(self, size: int = 2000) -> str:
+        if self._stderr is None:
+            return ""
+        end = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, end - size))
+        text: str = self._stderr.read().decode("utf-8", "replace").strip()
+        return text
+
+    def kill(self) -> None:
+        """End the child and everything it started."""
+        if self._process is not None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self._process.wait()
+        if self._connection is not None:
+            self._connection.close()
+        if self._stderr is not None:
+            self._stderr.close()
+        self._process = self._connection = self._stderr = None
+        self._warm = False
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def _die_with_parent(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died between our start and the line above
+        os._exit(1)
+
+
+def _limit_growth(extra_bytes: int) -> None:
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + extra_bytes, now + extra_bytes))
+
+
+def _serve(handler: str, descriptor: int, memory_bytes: int, parent: int) -> None:
+    _die_with_parent(parent)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    connection = Connection(descriptor)
+    module, _, name = handler.partition(":")
+    function: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
+    if memory_bytes:
+        _limit_growth(memory_bytes)
+    connection.send((True, None))
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer: tuple[bool, Any] = (True, function(request))
+        except TunefarmError as error:
+            answer = (False, error)
+        except Exception as error:
+            answer = (False, ChildError(str(error), type(error).__name__, traceback.format_exc()))
+        connection.send(answer)
+
+
+if __name__ == "__main__":
+    # Run as __main__, this module's classes would be pickled under that name: use the real one.
+    from tunefarm import process
+
+    process._serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
