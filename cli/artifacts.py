@@ -53,12 +53,16 @@ def list_(as_json: bool) -> None:
 @command.command("pull")
 @click.argument("reference", metavar="NAME[@ALIAS]")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=Path(), help="Directory to put it in."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Directory to put it in.",
 )
 @click.option("--tracking-uri", help="MLflow registry.  [default: the farm home's own]")
 @json_option
 def pull(reference: str, output: Path, tracking_uri: str | None, as_json: bool) -> None:
-    """Fetch an artifact from the registry, by its name and alias (the target); checked on arrival."""
+    """Fetch an artifact from the registry by name and alias (its target); checked on arrival."""
     from tunefarm.errors import ArtifactTampered
     from tunefarm.home import Home
     from tunefarm.results import tracking
@@ -137,9 +141,7 @@ def verify_(path: Path, as_json: bool) -> None:
 @click.option("--outputs", type=click.Path(path_type=Path), help="Write the outputs here (.npz).")
 @click.option("--repeat", default=10, show_default=True, help="Requests after the first.")
 @json_option
-def run(
-    path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_json: bool
-) -> None:
+def run(path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_json: bool) -> None:
     """Run an artifact with the TVM runtime alone, and time its load and first requests."""
     import statistics
 
@@ -152,8 +154,7 @@ def run(
     if inputs is None:
         generator = np.random.default_rng(0)
         feed = {
-            s["name"]: generator.uniform(-1, 1, s["shape"]).astype(s["dtype"])
-            for s in model.inputs
+            s["name"]: generator.uniform(-1, 1, s["shape"]).astype(s["dtype"]) for s in model.inputs
         }
     else:
         try:

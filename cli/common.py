@@ -31,7 +31,7 @@ def show_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=2))
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """Seconds from ``90``, ``90s``, ``30m``, ``1h30m``."""
 
     name = "duration"
@@ -52,7 +52,7 @@ class Duration(click.ParamType):
         return seconds
 
 
-class Shape(click.ParamType):
+class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
     """``x=1,3,224,224``"""
 
     name = "name=d,d,..."

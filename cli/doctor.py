@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
-import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
@@ -17,9 +17,7 @@ _TVM, _FFI = "0.27.0.post1", "0.1.14.post1"
 
 
 def _python() -> str:
-    if sys.version_info < (3, 11):
-        raise TunefarmError("Python 3.11 or later is needed", hint="Make the environment anew.")
-    return sys.version.split()[0]
+    return platform.python_version()
 
 
 def _tvm() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 
@@ -17,7 +18,7 @@ def command(as_json: bool) -> None:
     from tunefarm.results.journal import Journal
 
     journal = Journal(Home.from_environment().prepare())
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "job": job.id,
             "name": job.name,
@@ -42,7 +43,5 @@ def command(as_json: bool) -> None:
         table.add_column(name, justify="right" if name == "candidates" else "left")
     for row in rows:
         targets = ",".join(row["targets"])
-        table.add_row(
-            row["job"], row["status"], targets, str(row["candidates"]), row["started"]
-        )
+        table.add_row(row["job"], row["status"], targets, str(row["candidates"]), row["started"])
     Console(highlight=False).print(table)

@@ -64,4 +64,6 @@ def build_and_run() -> str:
 
 def _raise(failure: Any) -> None:
     if failure is not None:
-        raise TunefarmError(f"{failure.kind.value}: {failure.message}", hint="tunefarm devices probe")
+        raise TunefarmError(
+            f"{failure.kind.value}: {failure.message}", hint="tunefarm devices probe"
+        )

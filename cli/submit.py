@@ -32,7 +32,9 @@ DEFAULT_BUDGET_S = 600.0
 )
 @click.option("--trials", type=click.IntRange(min=1), help="Candidates to measure per target.")
 @click.option(
-    "--budget", type=Duration(), help="Time for the job, such as 30m. Default, without --trials: 10m."
+    "--budget",
+    type=Duration(),
+    help="Time for the job, such as 30m. Default, without --trials: 10m.",
 )
 @click.option("--name", help="The job's and its artifacts' name.  [default: the file's name]")
 @click.option("--shape", "shapes", type=Shape(), multiple=True, help="Fix an input's shape.")

@@ -10,7 +10,7 @@ import signal
 import time
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,7 @@ class ImportRequest:
     directory: Path
     target: Target
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    limits: ImportLimits = ImportLimits()
+    limits: ImportLimits = field(default_factory=ImportLimits)
 
 
 def import_model(request: ImportRequest) -> Program:

@@ -18,8 +18,11 @@ from onnx.reference import ReferenceEvaluator
 
 Array = NDArray[np.generic]
 _FOLDABLE = frozenset(
-    "Add Cast Concat Constant ConstantOfShape Div Expand Gather Identity Mul Neg Reshape Shape "
-    "Slice Sqrt Squeeze Sub Transpose Unsqueeze".split()
+    {
+        *("Constant", "ConstantOfShape", "Shape", "Identity", "Cast"),
+        *("Add", "Sub", "Mul", "Div", "Neg", "Sqrt"),
+        *("Concat", "Expand", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
+    }
 )
 _FOLD_LIMIT = 2**27  # elements: a larger constant stays an operation
 
@@ -212,7 +215,8 @@ def _as_affine(graph: Graph, node: onnx.NodeProto, ranks: dict[str, int]) -> _Af
 
 
 def _fold_into_conv(graph: Graph, conv: onnx.NodeProto, affine: _Affine) -> None:
-    weight = graph.constants[conv.input[1]]
+    weight = graph.constants[conv.input[1]].astype(np.float64)
+    dtype = graph.constants[conv.input[1]].dtype
     channels = weight.shape[0]
     bias = (
         graph.constants[conv.input[2]].astype(np.float64)
@@ -222,8 +226,8 @@ def _fold_into_conv(graph: Graph, conv: onnx.NodeProto, affine: _Affine) -> None
     scale = np.broadcast_to(affine.scale, (channels,))
     shape = (channels,) + (1,) * (weight.ndim - 1)
     names = [f"{conv.output[0]}::weight", f"{conv.output[0]}::bias"]
-    graph.constants[names[0]] = (weight * scale.reshape(shape)).astype(weight.dtype)
-    graph.constants[names[1]] = (bias * scale + affine.shift).astype(weight.dtype)
+    graph.constants[names[0]] = (weight * scale.reshape(shape)).astype(dtype)
+    graph.constants[names[1]] = (bias * scale + affine.shift).astype(dtype)
     del conv.input[1:]
     conv.input.extend(names)
 

@@ -45,8 +45,9 @@ class TuningTask:
 class Program:
     """An imported model in its directory.
 
-    ``model.onnx`` (as submitted, shapes bound, weights inside), ``program.json`` (Relax, after every pass), ``baseline.json`` (Relax, as a plain build would
-    have it), ``workloads/<task>.json`` (TensorIR) and ``evidence.json`` lie in `directory`.
+    `directory` holds ``model.onnx`` (as submitted, shapes bound, weights inside), ``program.json``
+    (Relax, after every pass), ``baseline.json`` (Relax, as a plain build would have it),
+    ``workloads/<task>.json`` (TensorIR) and ``evidence.json``.
     """
 
     directory: Path

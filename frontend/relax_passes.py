@@ -20,6 +20,7 @@ from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import TensorSpec, TuningTask
 
+
 def importable_operators() -> frozenset[str]:
     return frozenset(onnx_frontend._get_convert_map())
 
@@ -42,7 +43,9 @@ def from_onnx(model: onnx.ModelProto, log: PassLog) -> tvm.IRModule:
     return module
 
 
-def _run(module: tvm.IRModule, passes: Sequence[Any], target: Target, log: PassLog, stage: str) -> Any:
+def _run(
+    module: tvm.IRModule, passes: Sequence[Any], target: Target, log: PassLog, stage: str
+) -> Any:
     with tvm.target.Target(target.tvm):
         for one in passes:
             started = time.perf_counter()

@@ -64,9 +64,7 @@ class Builder:
         try:
             library = self._child.call(request, self._limit_s)
         except ChildTimeout:
-            failure = Failure(
-                FailureKind.COMPILE_TIMEOUT, f"not built within {self._limit_s:g} s"
-            )
+            failure = Failure(FailureKind.COMPILE_TIMEOUT, f"not built within {self._limit_s:g} s")
         except ChildDied as error:
             failure = failure_of_death(error, "the compiler")
         except ChildError as error:

@@ -73,22 +73,19 @@ def _bootstrap(
     """(resamples,) ratios of medians, each over as many processes as were run."""
     count = len(base)
     chosen = rng.integers(0, count, size=(resamples, count))
-    draws: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
-    for first, second in zip(base, tuned, strict=True):
+    medians = np.empty((2, resamples, count))
+    for process, (first, second) in enumerate(zip(base, tuned, strict=True)):
         one, two = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
-        rows = rng.integers(0, len(one), size=(resamples, count, len(one)))
-        if len(one) == len(two):
-            draws.append((one[rows], two[rows]))
-        else:
-            other = rng.integers(0, len(two), size=(resamples, count, len(two)))
-            draws.append((one[rows], two[other]))
-    sides = []
-    for side in (0, 1):
-        # Median of each drawn process, then over the drawn processes: one level at a time, so
-        # that a process with more rounds does not weigh more.
-        medians = np.stack([np.median(draw[side], axis=2) for draw in draws])
-        picked = np.take_along_axis(medians, chosen[None, :, :], axis=0)[0]
-        sides.append(np.median(picked, axis=1))
+        drawn = chosen == process
+        times = int(drawn.sum())
+        rows = rng.integers(0, len(one), size=(times, len(one)))
+        paired = len(one) == len(two)
+        other = rows if paired else rng.integers(0, len(two), size=(times, len(two)))
+        medians[0][drawn] = np.median(one[rows], axis=1)
+        medians[1][drawn] = np.median(two[other], axis=1)
+    # Over the drawn processes: one level at a time, so that a process with more rounds does not
+    # weigh more.
+    sides = np.median(medians, axis=2)
     ratios: NDArray[np.float64] = sides[0] / sides[1]
     return ratios
 

@@ -13,6 +13,7 @@ import re
 import sys
 import tempfile
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,15 @@ LIBRARY = "lib/model.so"
 SCHEMA = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _PART_LIMIT = 4 * 2**30
+_UNREADABLE = (
+    OSError,
+    KeyError,
+    EOFError,
+    RuntimeError,  # also NotImplementedError: a compression method that zipfile does not know
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ def _read_part(path: Path, name: str, limit: int) -> bytes:
             return part.read_bytes()
         with zipfile.ZipFile(path) as archive, archive.open(name) as file:
             data = file.read(limit + 1)
-    except (OSError, KeyError, zipfile.BadZipFile, EOFError, RuntimeError, ValueError) as error:
+    except _UNREADABLE as error:
         raise ArtifactTampered(
             f"{path}: {name} cannot be read ({type(error).__name__}: {error})",
             hint="The file is not an artifact, or is damaged; pull it again.",
@@ -105,7 +115,7 @@ def _read_part(path: Path, name: str, limit: int) -> bytes:
 
 def _parts(path: Path) -> set[str]:
     if path.is_dir():
-        return {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() or p.is_symlink()}
+        return {str(p.relative_to(path)) for p in path.rglob("*") if not p.is_dir()}
     with zipfile.ZipFile(path) as archive:
         return set(archive.namelist())
 

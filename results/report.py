@@ -17,7 +17,8 @@ from tunefarm.results import evidence, plots
 from tunefarm.results.journal import Job, JobTarget, Journal
 
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;color:#212529;max-width:1080px;margin:2rem auto;padding:0 1rem}
+body{font:15px/1.5 system-ui,sans-serif;color:#212529}
+body{max-width:1080px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.6rem;margin:0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}
 .sub{color:#5f6b76;margin:.2rem 0 1.2rem}
 .cards{display:flex;flex-wrap:wrap;gap:.8rem;margin:1rem 0}
@@ -58,8 +59,8 @@ def write(journal: Journal, job: Job, path: Path) -> Path:
 def _head(journal: Journal, job: Job) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(job.created))
     return (
-        f"<h1>{html.escape(job.name)}</h1><p class=sub>job <code>{job.id}</code>, submitted {when}, "
-        f"{journal.status(job.id)}; model <code>{html.escape(job.model_source)}</code> "
+        f"<h1>{html.escape(job.name)}</h1><p class=sub>job <code>{job.id}</code>, submitted "
+        f"{when}, {journal.status(job.id)}; model <code>{html.escape(job.model_source)}</code> "
         f"<code>{job.model_digest[:12]}</code></p>"
     )
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-
 from tunefarm.errors import TunefarmError
 from tunefarm.home import Home
 from tunefarm.results import evidence, plots, report
@@ -298,5 +297,3 @@ def pull(home: Home, uri: str, name: str, alias: str | None, into: Path) -> tupl
         artifact_uri=f"{newest.source}/{file}", dst_path=str(into), tracking_uri=uri
     )
     return Path(location), newest.tags["tunefarm.digest"]
-
-

@@ -128,9 +128,7 @@ class _Driver:
             if threading.current_thread() is threading.main_thread():
                 self.stop.install()
             program = first.result()
-        self.tracker = actors.spawn(
-            actors.Tracker, self.home, self.options["tracking_uri"], cpus=0
-        )
+        self.tracker = actors.spawn(actors.Tracker, self.home, self.options["tracking_uri"], cpus=0)
         self.sync()
         done: dict[str, Packaged] = {}
         for index, target in enumerate(targets):

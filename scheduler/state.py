@@ -103,9 +103,7 @@ class Lost:
     instruction: Instruction
 
 
-Event = (
-    Imported | Proposed | Built | Screened | ProcessDone | StepDone | BudgetSpent | Lost
-)
+Event = Imported | Proposed | Built | Screened | ProcessDone | StepDone | BudgetSpent | Lost
 
 # ---------------------------------------------------------------------------- instructions
 
@@ -384,9 +382,7 @@ class TargetState:
         if self.stopping or self.phase is not Phase.TUNE:
             return 0
         pending = sum(p.pending for p in self.tasks.values()) + sum(self.proposing.values())
-        wanted = allocate(
-            self.tasks.values(), 1, warm_up=self._warm_up(), chunk=self.limits.chunk
-        )
+        wanted = allocate(self.tasks.values(), 1, warm_up=self._warm_up(), chunk=self.limits.chunk)
         return max(0, self.limits.trials - self.measured - pending) if wanted else 0
 
     def _warm_up(self) -> int:

@@ -11,27 +11,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
 
-from tunefarm.devices import cpu
 from tunefarm.errors import Failure, FailureKind, JobFailed
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home
-from tunefarm.measure.assemble import AssembleRequest
 from tunefarm.measure.build import BuildOutcome, BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
-from tunefarm.measure.gate import Parity
-from tunefarm.measure.judge import finalists, judge, race_winner
-from tunefarm.measure.parity import ParityRequest, check_parity
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import ModelRequest, RaceRequest, ScreenRequest
-from tunefarm.measure.stats import Comparison, Verdict
-from tunefarm.results.artifact import Packaged, package
+from tunefarm.measure.runner import RaceRequest, ScreenRequest
+from tunefarm.results.artifact import Packaged
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
 from tunefarm.scheduler import actors
+from tunefarm.scheduler.finals import Finals, process_measurements
 from tunefarm.scheduler.progress import Reporter, Snapshot
 from tunefarm.scheduler.state import (
     BudgetSpent,
@@ -57,7 +51,6 @@ from tunefarm.scheduler.state import (
 from tunefarm.search.candidate import Candidate, baseline
 from tunefarm.search.proposer import Result
 
-_STAGE = {Phase.RACE: "race", Phase.FINAL: "final", Phase.COMPARE: "model"}
 _LOST_LIMIT = 3
 _SYNC_EVERY_S = 20.0
 
@@ -118,7 +111,16 @@ class TargetRun:
         self.idle_builders = list(self.builders)
         self.builder_of: dict[Any, Any] = {}
         self.build_seconds: dict[str, float] = {}
-        self.packaged: Packaged | None = None
+        self.finals = Finals(
+            self.home,
+            self.journal,
+            self.job,
+            self.target,
+            self.program,
+            self.protocol,
+            self.directory,
+            self.candidates,
+        )
         self.last_sync = time.monotonic()
 
     # -------------------------------------------------------------------- run
@@ -143,9 +145,7 @@ class TargetRun:
                 if self.state.phase is not before:
                     self._phase_changed(before, tuning_from)
             self._report()
-        if self.packaged is None:
-            self.packaged = self._find_packaged()
-        return self.packaged
+        return self.finals.packaged()
 
     def _phase_changed(self, before: Phase, tuning_from: float) -> None:
         if before is Phase.TUNE:
@@ -163,7 +163,7 @@ class TargetRun:
             baseline(t.id, self.target.resolved.text, self.target.toolchain)
             for t in self.program.tasks
         ]
-        self.candidates = {c.id: c for c in baselines}
+        self.candidates.update({c.id: c for c in baselines})
         self.state.restore(
             Imported(
                 tuple(
@@ -228,17 +228,19 @@ class TargetRun:
                 )
                 reference = self.device.screen.remote(request)
             case RunProcess(Phase.COMPARE, process):
-                base, tuned = self._model_libraries()
-                model = ModelRequest(base, tuned, self.program.inputs, self.protocol, process)
-                reference = self.device.model.remote(model)
+                reference = self.device.model.remote(self.finals.model_request(process))
             case RunProcess(phase, process):
                 reference = self.device.race.remote(self._race_request(phase, process))
             case Step(Phase.ASSEMBLE):
-                self._decide_winners()
-                reference = self._assemble()
+                self.finals.decide_kernels()
+                requests = self.finals.assemble_requests()
+                workers = (self.builders[0], self.builders[-1])
+                reference = _gather.remote(
+                    [w.assemble.remote(r) for w, r in zip(workers, requests, strict=True)]
+                )
             case Step():
-                self._package()
-                reference = ray.put(None)
+                elapsed = time.monotonic() - self.started
+                reference = ray.put(self.finals.package_result(elapsed))
         self.running[reference] = instruction
 
     def _build_request(self, candidate: str) -> BuildRequest:
@@ -318,28 +320,23 @@ class TargetRun:
         match instruction:
             case Propose(task, _, _):
                 self.journal.add_candidates(job, name, answer)
-                self.candidates |= {c.id: c for c in answer}
+                self.candidates.update({c.id: c for c in answer})
                 return [Proposed(task, tuple(c.id for c in answer))]
             case Build(candidate):
                 return self._built(candidate, answer)
             case Screen(candidate, _):
                 outcome, block = answer
                 if block is not None:
-                    self.block = self.journal.add_block(
-                        job, name, block.canary_s, block.conditions
-                    )
+                    self.block = self.journal.add_block(job, name, block.canary_s, block.conditions)
                 if outcome.failure is not None:
                     return self._failed(candidate, outcome.failure)
                 return self._screened(candidate, outcome.screening)
             case RunProcess(phase, process):
-                made = self._process_measurements(phase, process, answer)
+                made = process_measurements(phase, process, answer)
                 self.journal.add_process(job, name, phase.value, process, made)
                 return [ProcessDone(phase, process)]
             case Step(phase):
-                if phase is Phase.ASSEMBLE:
-                    self._check_assembled(answer)
                 return [StepDone(phase)]
-        return []
 
     def _built(self, candidate: str, outcome: BuildOutcome) -> list[Event]:
         self.build_seconds[candidate] = outcome.seconds
@@ -370,49 +367,18 @@ class TargetRun:
         self._note_result(candidate, latency, screening.truncated)
         return [Screened(candidate, latency)]
 
-    def _process_measurements(
-        self, phase: Phase, process: int, answer: dict[str, Any]
-    ) -> list[Measurement]:
-        if phase is Phase.COMPARE:
-            return [
-                Measurement(side, _STAGE[phase], process, tuple(samples))
-                for side, samples in answer.items()
-            ]
-        return [
-            Measurement(candidate, _STAGE[phase], process, tuple(samples))
-            for entries in answer.values()
-            for candidate, samples in entries.items()
-        ]
-
-    # -------------------------------------------------------- races and verdicts
-
-    def _baseline_of(self, task: str) -> str:
-        return next(b for b, of in self.state.baselines.items() if of == task)
+    # ------------------------------------------------------------------- races
 
     def _race_request(self, phase: Phase, process: int) -> RaceRequest:
-        """Race: each kernel's best candidates and its baseline. Final: the winner and the
-        baseline."""
-        winners = self._race_winners() if phase is Phase.FINAL else {}
-        entries: dict[str, list[str]] = {}
-        for task in self.state.tasks:
-            if phase is Phase.FINAL:
-                chosen = [winners[task]] if task in winners else []
-            else:
-                mine = {
-                    c: s
-                    for c, s in self.screened.items()
-                    if self.candidates[c].task == task and not self.candidates[c].untuned
-                }
-                chosen = finalists(mine, self.protocol.race_top)
-            if chosen and self.state.tasks[task].baseline_s is not None:
-                entries[task] = [self._baseline_of(task), *chosen]
+        entries = self.finals.race_entries(phase, self.screened)
         self._ensure_built(c for chosen in entries.values() for c in chosen)
         kernels = tuple(
             (self._facts(task), tuple((c, self.libraries[c]) for c in chosen))
             for task, chosen in entries.items()
             if all(c in self.libraries for c in chosen)
         )
-        return RaceRequest(kernels, self.protocol, process + (100 if phase is Phase.FINAL else 0))
+        offset = 100 if phase is Phase.FINAL else 0  # other orders than in the race
+        return RaceRequest(kernels, self.protocol, process + offset)
 
     def _ensure_built(self, needed: Iterable[str]) -> None:
         """After a resume, what was built in an earlier life is built again (from its trace)."""
@@ -420,133 +386,12 @@ class TargetRun:
         if not missing:
             return
         pool = ray.util.ActorPool(self.builders)
-        requests = [(c, self._build_request(c)) for c in missing]
-        outcomes = pool.map(lambda worker, pair: worker.build.remote(pair[1]), requests)
-        for (candidate, _), outcome in zip(requests, outcomes, strict=True):
+        outcomes = pool.map(
+            lambda worker, candidate: worker.build.remote(self._build_request(candidate)), missing
+        )
+        for candidate, outcome in zip(missing, outcomes, strict=True):
             if outcome.library is not None:
                 self.libraries[candidate] = outcome.library
-
-    def _samples(self, stage: str) -> dict[str, list[tuple[float, ...]]]:
-        found: dict[str, list[tuple[float, ...]]] = {}
-        for m in self.journal.measurements(self.job.id, self.target.name, (stage,)):
-            found.setdefault(m.candidate, []).append(m.samples)
-        return found
-
-    def _race_winners(self) -> dict[str, str]:
-        """By task."""
-        samples = self._samples("race")
-        winners = {}
-        for task in self.state.tasks:
-            raced = {
-                c: runs
-                for c, runs in samples.items()
-                if self.candidates[c].task == task and not self.candidates[c].untuned
-            }
-            winner = race_winner(raced, self.protocol.race_processes)
-            if winner is not None:
-                winners[task] = winner
-        return winners
-
-    def _decide_winners(self) -> None:
-        """A verdict for every kernel, from the held-out run alone."""
-        winners, samples = self._race_winners(), self._samples("final")
-        for task in self.state.tasks:
-            winner = winners.get(task)
-            result = None
-            if winner is not None:
-                base = samples.get(self._baseline_of(task), [])
-                result = judge(base, samples.get(winner, []), self.protocol)
-            self.journal.add_verdict(self.job.id, self.target.name, task, winner, result)
-
-    # -------------------------------------------------------------- whole model
-
-    def _model_libraries(self) -> tuple[Path, Path]:
-        model = self.directory / "model"
-        return model / "base.so", model / "tuned.so"
-
-    def tuned_traces(self) -> dict[str, str]:
-        """The winning trace of each kernel that is FASTER, by task."""
-        verdicts = self.journal.verdicts(self.job.id, self.target.name)
-        return {
-            task: self.candidates[verdicts[task]["winner"]].trace
-            for task in self.state.tasks
-            if task in verdicts and verdicts[task]["verdict"] == Verdict.FASTER
-        }
-
-    def _assemble(self) -> Any:
-        base, tuned = self._model_libraries()
-        traces = self.tuned_traces()
-        functions = [(f, t.id) for t in self.program.tasks for f in t.functions if t.id in traces]
-        request = AssembleRequest(
-            self.program.module,
-            tuple((f, self.program.workload(task)) for f, task in functions),
-            tuple((f, traces[task]) for f, task in functions),
-            self.target.resolved,
-            tuned,
-        )
-        plain = AssembleRequest(self.program.baseline, (), (), self.target.resolved, base)
-        both = [self.builders[0].assemble.remote(request), self.builders[-1].assemble.remote(plain)]
-        return gather.remote(both)
-
-    def _check_assembled(self, answer: Any) -> None:
-        tuned, _ = answer
-        if tuned.packing_left:
-            self.reporter.line(
-                f"{self.target.name}: {tuned.packing_left} layout changes of weights are left "
-                "to run time"
-            )
-
-    def _package(self) -> None:
-        """Verdict on the whole model, parity, and the artifact."""
-        samples = self._samples("model")
-        result = judge(samples.get("base", []), samples.get("tuned", []), self.protocol)
-        self.journal.add_verdict(self.job.id, self.target.name, "model", None, result)
-        base, tuned = self._model_libraries()
-        # Nothing ships that is slower than the untuned build.
-        ships_tuned = result is not None and result.verdict is not Verdict.SLOWER
-        library = tuned if ships_tuned else base
-        parity = check_parity(
-            ParityRequest(
-                self.program.model,
-                library,
-                self.program.inputs,
-                self.target.device.cores,
-                self.protocol.seeds,
-            )
-        )
-        self.packaged = self._write_artifact(library, ships_tuned, result, parity)
-
-    def _write_artifact(
-        self, library: Path, tuned: bool, result: Comparison | None, parity: Parity
-    ) -> Packaged:
-        packaged = package(
-            self.home,
-            self.journal,
-            self.job,
-            self.target,
-            self.program,
-            library,
-            traces=self.tuned_traces() if tuned else {},
-            comparison=result,
-            parity=parity,
-            conditions=cpu.conditions(),
-            wall_s=time.monotonic() - self.started,
-        )
-        self.journal.add_artifact(
-            self.job.id,
-            self.target.name,
-            self.job.name,
-            packaged.digest,
-            packaged.path,
-            packaged.summary,
-        )
-        return packaged
-
-    def _find_packaged(self) -> Packaged:
-        row = next(
-            r for r in self.journal.artifacts(self.job.id) if r["target"] == self.target.name
-        )
-        return Packaged(Path(row["path"]), row["digest"], row["summary"])
 
     # ------------------------------------------------------------------ report
 
@@ -584,6 +429,8 @@ class TargetRun:
         return min(by_trials, max(0.0, self.tune_until - time.monotonic()))
 
 
-@ray.remote(num_cpus=0)
-def gather(references: list[Any]) -> list[Any]:
+def _gather_now(references: list[Any]) -> list[Any]:
     return [ray.get(reference) for reference in references]
+
+
+_gather: Any = ray.remote(num_cpus=0)(_gather_now)

@@ -28,7 +28,8 @@ def register_intrinsics(kind: str, machine: str = "x86_64") -> tuple[str, ...]:
 
     if _PACKAGE not in sys.modules:
         spec = importlib.util.find_spec("tvm.s_tir")
-        assert spec is not None and spec.submodule_search_locations
+        assert spec is not None
+        assert spec.submodule_search_locations
         package = types.ModuleType(_PACKAGE)
         package.__path__ = [f"{spec.submodule_search_locations[0]}/tensor_intrin"]
         sys.modules[_PACKAGE] = package

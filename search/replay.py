@@ -1,4 +1,4 @@
-"""From a trace to a scheduled kernel: the one way, for search, build, packaging and reproduction."""
+"""From a trace to a scheduled kernel: the one way, for search, build and packaging alike."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Where a farm keeps its things: the layout of ``TUNEFARM_HOME``.
 
-    journal.db            the durable record (SQLite)
-    mlflow.db, mlruns/    MLflow's embedded store and its files
-    devices/              one JSON file per registered device
-    models/               models by digest, so that a job outlives the file it was given
-    jobs/<job>/           program/, candidates/, reference/, model/, report.html, job.log
-    artifacts/            packed artifacts, <name>-<target>-<digest>.tfa
+journal.db            the durable record (SQLite)
+mlflow.db, mlruns/    MLflow's embedded store and its files
+devices/              one JSON file per registered device
+models/               models by digest, so that a job outlives the file it was given
+jobs/<job>/           program/, candidates/, reference/, model/, report.html, job.log
+artifacts/            packed artifacts, <name>-<target>-<digest>.tfa
 """
 
 from __future__ import annotations

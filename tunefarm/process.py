@@ -91,7 +91,7 @@ class Child:
             return
         self.kill()
         ours, theirs = socket.socketpair()
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         with ours, theirs:
             self._process = subprocess.Popen(
                 [

@@ -1,0 +1,188 @@
+"""After tuning: who races, what the evidence says, the whole model, and the artifact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunefarm.devices import cpu
+from tunefarm.frontend.program import Program
+from tunefarm.home import Home
+from tunefarm.measure.assemble import AssembleRequest
+from tunefarm.measure.judge import finalists, judge, race_winner
+from tunefarm.measure.parity import ParityRequest, check_parity
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import ModelRequest
+from tunefarm.measure.stats import Verdict
+from tunefarm.results.artifact import Packaged, package
+from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
+from tunefarm.scheduler.state import Phase
+from tunefarm.search.candidate import Candidate
+
+_STAGE = {Phase.RACE: "race", Phase.FINAL: "final", Phase.COMPARE: "model"}
+
+
+def process_measurements(phase: Phase, process: int, answer: dict[str, Any]) -> list[Measurement]:
+    """What one fresh process of a phase reported, as rows of the journal."""
+    if phase is Phase.COMPARE:
+        entries = list(answer.items())
+    else:
+        entries = [pair for samples in answer.values() for pair in samples.items()]
+    return [
+        Measurement(candidate, _STAGE[phase], process, tuple(samples))
+        for candidate, samples in entries
+    ]
+
+
+@dataclass(frozen=True)
+class Finals:
+    """Reads every decision off the journal, so that a resumed job decides the same.
+
+    Args:
+        directory: of the target within its job.
+        candidates: every candidate known, by id; the caller adds to it.
+    """
+
+    home: Home
+    journal: Journal
+    job: Job
+    target: JobTarget
+    program: Program
+    protocol: Protocol
+    directory: Path
+    candidates: dict[str, Candidate]
+
+    def race_entries(self, phase: Phase, screened: dict[str, float]) -> dict[str, list[str]]:
+        """Who runs, by kernel: in the race its best candidates, in the final their winner; the
+        untuned schedule always runs with them.
+
+        Args:
+            screened: median latency in seconds of every sound candidate, baselines included.
+        """
+        winners = self.race_winners() if phase is Phase.FINAL else {}
+        entries = {}
+        for task, base in self._baselines().items():
+            if phase is Phase.FINAL:
+                chosen = [winners[task]] if task in winners else []
+            else:
+                mine = {c: s for c, s in screened.items() if self._proposed_for(c, task)}
+                chosen = finalists(mine, self.protocol.race_top)
+            if chosen and base in screened:
+                entries[task] = [base, *chosen]
+        return entries
+
+    def _baselines(self) -> dict[str, str]:
+        """The untuned candidate of each kernel, in the program's order."""
+        untuned = {c.task: c.id for c in self.candidates.values() if c.untuned}
+        return {task.id: untuned[task.id] for task in self.program.tasks}
+
+    def _proposed_for(self, candidate: str, task: str) -> bool:
+        one = self.candidates[candidate]
+        return one.task == task and not one.untuned
+
+    def _samples(self, stage: str) -> dict[str, list[tuple[float, ...]]]:
+        """By candidate, by process."""
+        found: dict[str, list[tuple[float, ...]]] = {}
+        for m in self.journal.measurements(self.job.id, self.target.name, (stage,)):
+            found.setdefault(m.candidate, []).append(m.samples)
+        return found
+
+    def race_winners(self) -> dict[str, str]:
+        """By kernel."""
+        samples = self._samples("race")
+        winners = {}
+        for task in self._baselines():
+            raced = {c: runs for c, runs in samples.items() if self._proposed_for(c, task)}
+            winner = race_winner(raced, self.protocol.race_processes)
+            if winner is not None:
+                winners[task] = winner
+        return winners
+
+    def decide_kernels(self) -> None:
+        """A verdict for every kernel, from the held-out run alone."""
+        winners, samples = self.race_winners(), self._samples("final")
+        for task, base in self._baselines().items():
+            winner = winners.get(task)
+            result = None
+            if winner is not None:
+                result = judge(samples.get(base, []), samples.get(winner, []), self.protocol)
+            self.journal.add_verdict(self.job.id, self.target.name, task, winner, result)
+
+    def tuned_traces(self) -> dict[str, str]:
+        """The winning trace of each kernel that is FASTER; the others keep their untuned one."""
+        verdicts = self.journal.verdicts(self.job.id, self.target.name)
+        return {
+            task.id: self.candidates[verdicts[task.id]["winner"]].trace
+            for task in self.program.tasks
+            if task.id in verdicts and verdicts[task.id]["verdict"] == Verdict.FASTER
+        }
+
+    def _libraries(self) -> tuple[Path, Path]:
+        """Of the whole model: untuned, tuned."""
+        return self.directory / "model" / "base.so", self.directory / "model" / "tuned.so"
+
+    def assemble_requests(self) -> tuple[AssembleRequest, AssembleRequest]:
+        """The tuned model, and the plain build that it is compared with."""
+        base, tuned = self._libraries()
+        traces = self.tuned_traces()
+        functions = [(f, t.id) for t in self.program.tasks for f in t.functions if t.id in traces]
+        target = self.target.resolved
+        return (
+            AssembleRequest(
+                self.program.module,
+                tuple((f, self.program.workload(task)) for f, task in functions),
+                tuple((f, traces[task]) for f, task in functions),
+                target,
+                tuned,
+            ),
+            AssembleRequest(self.program.baseline, (), (), target, base),
+        )
+
+    def model_request(self, process: int) -> ModelRequest:
+        base, tuned = self._libraries()
+        return ModelRequest(base, tuned, self.program.inputs, self.protocol, process)
+
+    def package_result(self, elapsed_s: float) -> None:
+        """Verdict on the whole model, parity, and the artifact.
+
+        Nothing ships that is slower than the untuned build: then the untuned build ships.
+        """
+        name = self.target.name
+        samples = self._samples("model")
+        result = judge(samples.get("base", []), samples.get("tuned", []), self.protocol)
+        self.journal.add_verdict(self.job.id, name, "model", None, result)
+        base, tuned = self._libraries()
+        ships_tuned = result is not None and result.verdict is not Verdict.SLOWER
+        library = tuned if ships_tuned else base
+        parity = check_parity(
+            ParityRequest(
+                self.program.model,
+                library,
+                self.program.inputs,
+                self.target.device.cores,
+                self.protocol.seeds,
+            )
+        )
+        packaged = package(
+            self.home,
+            self.journal,
+            self.job,
+            self.target,
+            self.program,
+            library,
+            traces=self.tuned_traces() if ships_tuned else {},
+            comparison=result,
+            parity=parity,
+            conditions=cpu.conditions(),
+            wall_s=elapsed_s,
+        )
+        self.journal.add_artifact(
+            self.job.id, name, self.job.name, packaged.digest, packaged.path, packaged.summary
+        )
+
+    def packaged(self) -> Packaged:
+        """The artifact on record."""
+        rows = self.journal.artifacts(self.job.id)
+        row = next(r for r in rows if r["target"] == self.target.name)
+        return Packaged(Path(row["path"]), row["digest"], row["summary"])

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tunefarm.costmodel.features import summarise
+from tunefarm.costmodel.ranker import Ranker
+
+
+def landscape(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Latency falls with the first feature and rises with the second; the rest is noise."""
+    features = rng.uniform(0, 1, (count, 12))
+    return features, 1e-3 * np.exp(-2 * features[:, 0] + features[:, 1])
+
+
+def trained(seed: int = 0, tasks: int = 2, rows: int = 60) -> Ranker:
+    rng = np.random.default_rng(7)
+    ranker = Ranker(seed=seed)
+    for task in range(tasks):
+        features, latency = landscape(rng, rows)
+        for vector, value in zip(features, latency * 10**task, strict=True):
+            ranker.observe(f"t{task}", vector, float(value))
+    return ranker
+
+
+def test_it_orders_what_it_has_not_seen() -> None:
+    features, latency = landscape(np.random.default_rng(8), 200)
+    scores = trained().score(features)
+    ranks = np.argsort(np.argsort(-latency)), np.argsort(np.argsort(scores))
+    assert np.corrcoef(*ranks)[0, 1] > 0.8
+
+
+def test_it_is_deterministic() -> None:
+    features, _ = landscape(np.random.default_rng(9), 20)
+    assert np.array_equal(trained().score(features), trained().score(features))
+
+
+def test_until_it_has_seen_enough_it_says_nothing() -> None:
+    ranker = Ranker()
+    assert not ranker.ready
+    assert not ranker.score(np.ones((3, 5))).any()
+    assert len(ranker.score(np.ones((0, 5)))) == 0
+
+
+def test_failures_rank_last() -> None:
+    rng = np.random.default_rng(1)
+    ranker = Ranker()
+    for _ in range(40):
+        bad = rng.random() < 0.5
+        vector = np.array([float(bad), *rng.random(4)])
+        ranker.observe("t", vector, None if bad else 1e-3 * (1 + rng.random()))
+    good, bad = np.array([[0.0, 0.5, 0.5, 0.5, 0.5], [1.0, 0.5, 0.5, 0.5, 0.5]])
+    scores = ranker.score(np.stack([good, bad]))
+    assert scores[0] > scores[1]
+
+
+def test_a_summary_has_one_length_for_any_number_of_stores() -> None:
+    rng = np.random.default_rng(0)
+    lengths = {summarise(rng.random((n, 164))).shape for n in (1, 2, 9)}
+    assert lengths == {(3 * 164 + 1,)}
+    assert np.isfinite(summarise(np.array([[np.inf, np.nan, -np.inf]]))).all()
+    for wrong in (np.zeros((0, 5)), np.zeros(5)):
+        with pytest.raises(ValueError, match="per-store"):
+            summarise(wrong)

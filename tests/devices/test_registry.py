@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from tunefarm.devices.device import Device, device_from_dict
+from tunefarm.devices.lock import DeviceLock
+from tunefarm.devices.registry import device_for, register, registered
+from tunefarm.devices.target import parse_target
+from tunefarm.errors import NoDevice
+from tunefarm.home import Home
+
+
+def test_a_device_is_read_back_as_it_was(home: Home, device: Device) -> None:
+    register(home, device)
+    assert registered(home) == (device,)
+    assert device_from_dict(device.to_dict()).fingerprint == device.fingerprint
+
+
+def test_a_damaged_registration_is_passed_over(home: Home, device: Device) -> None:
+    register(home, device)
+    (home.devices / "other.json").write_text("{")
+    assert registered(home) == (device,)
+
+
+def test_no_device_says_what_there_is(device: Device) -> None:
+    with pytest.raises(NoDevice) as caught:
+        device_for(parse_target("cuda"), (device,))
+    assert device.id in caught.value.message
+    assert caught.value.exit_code == 4
+
+
+def _hold(directory: Path, device: Device, ready: object, done: object) -> None:
+    lock = DeviceLock(device, directory)
+    assert lock.acquire({"job": "first"})
+    ready.set()
+    done.wait(30)
+
+
+def test_one_job_at_a_time_and_a_dead_holder_lets_go(tmp_path: Path, device: Device) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Event(), context.Event()
+    holder = context.Process(target=_hold, args=(tmp_path, device, ready, done))
+    holder.start()
+    assert ready.wait(60)
+    mine = DeviceLock(device, tmp_path)
+    assert not mine.acquire({"job": "second"})
+    assert mine.holder()["job"] == "first"
+    holder.kill()
+    holder.join()
+    assert mine.acquire({"job": "second"})
+    mine.release()
+    assert mine.holder() == {}

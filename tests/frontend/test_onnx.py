@@ -1,0 +1,196 @@
+"""Reading hostile files, and graph passes that change nothing but the cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tunefarm.errors import InvalidModel, UnsupportedModel, UsageError
+from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
+from tunefarm.frontend.onnx_passes import PASSES, Graph, fold_affine, fold_constants
+from tunefarm.frontend.zoo import zoo_model, zoo_names
+
+LIMITS = ImportLimits(nodes=1000, elements=2**26, model_bytes=2**24)
+
+
+def model(nodes, inputs, outputs, constants=(), opset: int = 13) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs],
+        [numpy_helper.from_array(a, n) for n, a in constants],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def relu() -> onnx.ModelProto:
+    return model([helper.make_node("Relu", ["x"], ["y"])], [("x", [2, 3])], [("y", [2, 3])])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "there is no file"),
+        (b"", "is empty"),
+        (b"hello, this is no protobuf", "not an ONNX model"),
+        (b"\x00" * 100, "not an ONNX model|no ONNX graph"),
+        ("truncated", "not an ONNX model|not a valid"),
+    ],
+)
+def test_what_is_no_model_is_refused(tmp_path: Path, content: object, words: str) -> None:
+    path = tmp_path / "m.onnx"
+    if content == "truncated":
+        whole = zoo_model("squeezenet").SerializeToString()
+        content = whole[: len(whole) // 2]
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    with pytest.raises(InvalidModel, match=words) as caught:
+        read_model(path, LIMITS)
+    assert caught.value.exit_code == 3
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidModel):
+        read_model(tmp_path, LIMITS)
+
+
+def test_a_constant_of_two_to_the_forty_is_refused(tmp_path: Path) -> None:
+    huge = model(
+        [helper.make_node("ConstantOfShape", ["s"], ["y"])],
+        [],
+        [("y", [2**20, 2**20])],
+        [("s", np.array([2**20, 2**20]))],
+    )
+    path = tmp_path / "m.onnx"
+    path.write_bytes(huge.SerializeToString())
+    with pytest.raises(InvalidModel, match="more than"):
+        read_model(path, LIMITS)
+
+
+def test_a_huge_input_and_too_many_nodes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    wide = model([helper.make_node("Relu", ["x"], ["y"])], [("x", [2**40])], [("y", [2**40])])
+    path.write_bytes(wide.SerializeToString())
+    with pytest.raises(InvalidModel, match="input 'x'"):
+        read_model(path, LIMITS)
+    path.write_bytes(relu().SerializeToString())
+    with pytest.raises(InvalidModel, match="nodes"):
+        read_model(path, ImportLimits(nodes=0))
+
+
+def test_missing_external_data_is_named(tmp_path: Path) -> None:
+    one = model(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [("x", [2048])],
+        [("y", [2048])],
+        [("w", np.ones(2048, np.float32))],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(one, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    assert len(read_model(path, LIMITS).graph.initializer) == 1
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(InvalidModel, match=r"w\.bin"):
+        read_model(path, LIMITS)
+
+
+def test_shapes_are_bound_or_asked_for() -> None:
+    open_ = model([helper.make_node("Relu", ["x"], ["y"])], [("x", ["n", 3])], [("y", ["n", 3])])
+    with pytest.raises(UnsupportedModel, match="n") as caught:
+        bind_shapes(open_, {})
+    assert "--shape x=1,3" in caught.value.hint
+    with pytest.raises(UsageError, match="no such input"):
+        bind_shapes(open_, {"z": (1, 3)})
+    with pytest.raises(UsageError, match="dimensions given"):
+        bind_shapes(open_, {"x": (1,)})
+    bind_shapes(open_, {"x": (4, 3)})
+    assert input_specs(open_)[0].shape == (4, 3)
+
+
+def run(one: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(one.SerializeToString())
+    return session.run(None, feed)
+
+
+def test_affine_chains_fold_into_convolutions() -> None:
+    rng = np.random.default_rng(0)
+
+    def constant(*shape: int) -> np.ndarray:
+        return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "g", "b", "m", "v"], ["n"]),
+        helper.make_node("Mul", ["n", "s"], ["p"]),
+        helper.make_node("Add", ["t", "p"], ["q"]),
+        helper.make_node("Relu", ["q"], ["r"]),
+        helper.make_node("BatchNormalization", ["r", "g", "b", "m", "v"], ["y"]),
+    ]
+    constants = [("w", constant(4, 3, 3, 3)), ("s", constant(1, 4, 1, 1)), ("t", constant(4, 1, 1))]
+    constants += [(name, constant(4)) for name in "gbmv"]
+    one = model(nodes, [("x", [1, 3, 8, 8])], [("y", [1, 4, 8, 8])], constants)
+    feed = {"x": rng.normal(size=(1, 3, 8, 8)).astype(np.float32)}
+    want = run(one, feed)
+    graph = Graph(one)
+    fold_affine(graph)
+    folded = graph.store()
+    assert [n.op_type for n in folded.graph.node] == ["Conv", "Relu", "Mul", "Add"]
+    np.testing.assert_allclose(run(folded, feed)[0], want[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_convolution_read_twice_is_not_folded_into() -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(4, 3, 1, 1)).astype(np.float32)
+    scale = rng.normal(size=(1, 4, 1, 1)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Mul", ["c", "s"], ["p"]),
+        helper.make_node("Add", ["c", "p"], ["y"]),
+    ]
+    shapes = [("x", [1, 3, 4, 4])], [("y", [1, 4, 4, 4])]
+    one = model(nodes, *shapes, [("w", weights), ("s", scale)])
+    feed = {"x": rng.normal(size=(1, 3, 4, 4)).astype(np.float32)}
+    want = run(one, feed)
+    graph = Graph(one)
+    fold_affine(graph)
+    np.testing.assert_allclose(run(graph.store(), feed)[0], want[0], rtol=1e-6)
+
+
+def test_shape_arithmetic_is_folded() -> None:
+    nodes = [
+        helper.make_node("Shape", ["w"], ["s"]),
+        helper.make_node("ConstantOfShape", ["s"], ["z"]),
+        helper.make_node("Add", ["x", "z"], ["y"]),
+    ]
+    one = model(nodes, [("x", [2, 3])], [("y", [2, 3])], [("w", np.ones((2, 3), np.float32))])
+    graph = Graph(one)
+    fold_constants(graph)
+    assert [n.op_type for n in graph.nodes] == ["Add"]
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "inception_v1"])
+def test_real_networks_compute_the_same_after_the_passes(name: str) -> None:
+    one = zoo_model(name)
+    spec = input_specs(one)[0]
+    feed = {spec.name: np.random.default_rng(0).normal(size=spec.shape).astype(np.float32)}
+    want = run(one, feed)
+    graph = Graph(one)
+    for graph_pass in PASSES:
+        graph_pass(graph)
+    after = graph.store()
+    onnx.checker.check_model(after)
+    np.testing.assert_allclose(run(after, feed)[0], want[0], rtol=1e-3, atol=1e-7)
+    assert "BatchNormalization" not in {n.op_type for n in after.graph.node}
+
+
+def test_the_zoo_is_seeded() -> None:
+    assert "squeezenet" in zoo_names()
+    first, again, other = (zoo_model("squeezenet", s).SerializeToString() for s in (0, 0, 1))
+    assert first == again != other
+    with pytest.raises(UsageError, match="no network"):
+        zoo_model("nonet")

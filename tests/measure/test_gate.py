@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunefarm.frontend.program import TensorSpec
+from tunefarm.measure.gate import (
+    disagreement,
+    make_input,
+    parity,
+    poisoned,
+    reduction_length,
+    tolerance,
+)
+
+
+@given(st.integers(1, 5000), st.integers(0, 2**31))
+def test_reordered_sums_pass(terms: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data = rng.uniform(-1, 1, (8, terms)).astype(np.float32)
+    forward = np.cumsum(data, axis=1, dtype=np.float32)[:, -1]
+    backward = np.cumsum(data[:, ::-1], axis=1, dtype=np.float32)[:, -1]
+    assert disagreement(forward, backward, tolerance("float32", terms)) == ""
+
+
+def test_a_dropped_term_does_not_pass() -> None:
+    rng = np.random.default_rng(0)
+    data = rng.uniform(-1, 1, (64, 576)).astype(np.float32)
+    wrong = disagreement(data[:, 1:].sum(1), data.sum(1), tolerance("float32", 576))
+    assert "elements differ" in wrong
+
+
+def test_an_unwritten_output_does_not_pass() -> None:
+    for dtype in ("float32", "int8", "uint8"):
+        spec = TensorSpec("y", (4, 4), dtype)
+        want = np.zeros((4, 4), dtype)
+        assert disagreement(poisoned(spec), want, tolerance(dtype, 1))
+
+
+def test_integers_are_exact_and_shapes_count() -> None:
+    one = np.arange(6, dtype=np.int32)
+    assert disagreement(one, one.copy(), tolerance("int32", 1)) == ""
+    assert disagreement(one + 1, one, tolerance("int32", 1))
+    assert "shape" in disagreement(one, one.reshape(2, 3), tolerance("int32", 1))
+
+
+def test_inputs_depend_on_the_seed_alone() -> None:
+    spec = TensorSpec("x", (3, 5), "float32")
+    assert np.array_equal(make_input(spec, 1, False), make_input(spec, 1, False))
+    assert not np.array_equal(make_input(spec, 1, False), make_input(spec, 2, False))
+    assert make_input(spec, 1, True).min() > 0
+    assert set(np.unique(make_input(TensorSpec("i", (50,), "int64"), 1, False))) <= {0, 1}
+
+
+@pytest.mark.parametrize(("flops", "shape", "length"), [(2 * 576 * 64, (64,), 576), (0, (4,), 1)])
+def test_terms_per_element(flops: float, shape: tuple[int, ...], length: int) -> None:
+    assert reduction_length(flops, TensorSpec("y", shape, "float32")) == length
+
+
+def test_parity() -> None:
+    want = np.array([1.0, 2.0, 1e-9])
+    assert parity([want.copy()], [want]).passed
+    assert parity([want * 1.0005], [want]).max_rel_err == pytest.approx(5e-4, rel=0.01)
+    assert not parity([want * 1.01], [want]).passed
+    assert not parity([np.array([1.0, np.nan, 0.0])], [want]).passed

@@ -1,0 +1,104 @@
+"""The statistics on simulated devices whose truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import strategies as our
+from tunefarm.measure.judge import finalists, judge, race_winner
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.stats import Verdict, compare, relative_spread, verdict
+
+PROTOCOL = Protocol(resamples=1000)
+
+
+def simulate(
+    rng: np.random.Generator, ratio: float, processes: int = 5, rounds: int = 20
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Two kernels on one noisy device: luck per process, drift they share, heavy tails."""
+    base, tuned = [], []
+    for _ in range(processes):
+        drift = 1 + 0.02 * np.sin(np.linspace(0, 3, rounds) + rng.uniform(0, 6))
+        sides = []
+        for mean in (ratio, 1.0):
+            luck = rng.lognormal(0, 0.004)
+            tail = 1 + 0.3 * (rng.random(rounds) < 0.05) * rng.random(rounds)
+            sides.append(list(mean * luck * drift * tail * rng.lognormal(0, 0.01, rounds)))
+        base.append(sides[0])
+        tuned.append(sides[1])
+    return base, tuned
+
+
+def interval(base, tuned, seed=0):
+    return compare(base, tuned, confidence=0.95, margin=0.005, resamples=1000, seed=seed)
+
+
+def test_intervals_cover_the_truth() -> None:
+    rng = np.random.default_rng(3)
+    runs = 300
+    covered = 0
+    for _ in range(runs):
+        found = interval(*simulate(rng, 1.2))
+        covered += found.low <= 1.2 <= found.high
+    # Five processes are few for a bootstrap: the nominal 95 % is reached to within a few points.
+    assert covered / runs >= 0.89
+
+
+def test_equal_kernels_are_seldom_called_faster() -> None:
+    rng = np.random.default_rng(4)
+    wins = sum(interval(*simulate(rng, 1.0)).verdict is Verdict.FASTER for _ in range(300))
+    assert wins / 300 <= 0.05
+
+
+def test_a_real_gain_is_seen() -> None:
+    rng = np.random.default_rng(5)
+    wins = sum(interval(*simulate(rng, 1.1)).verdict is Verdict.FASTER for _ in range(100))
+    assert wins >= 98
+
+
+def test_sides_may_have_different_numbers_of_rounds() -> None:
+    found = interval([[2.0, 2.1], [2.0, 2.0]], [[1.0] * 20, [1.01] * 20])
+    assert found.speedup == pytest.approx(2.0, rel=0.05)
+    assert found.low <= found.speedup <= found.high
+
+
+@given(our.samples, st.integers(0, 5))
+def test_the_same_samples_are_the_same_speed(samples: list[float], seed: int) -> None:
+    found = interval([samples, samples], [samples, samples], seed)
+    assert found.speedup == 1.0
+    assert found.verdict is not Verdict.FASTER
+
+
+@given(st.floats(0.01, 100), st.floats(0, 10))
+def test_a_verdict_follows_from_its_interval(low: float, width: float) -> None:
+    high = low + width
+    got = verdict(low, high, 0.005)
+    assert (got is Verdict.FASTER) == (low > 1.005)
+    assert (got is Verdict.SLOWER) == (high < 1 / 1.005)
+
+
+def test_missing_samples_are_an_error() -> None:
+    with pytest.raises(ValueError, match="both sides"):
+        interval([[1.0]], [])
+    assert judge([[1.0]], [[]], PROTOCOL) is None
+    assert judge([], [], PROTOCOL) is None
+
+
+def test_who_lacks_a_process_cannot_win() -> None:
+    raced = {"a": [[1.0], [1.0]], "b": [[0.5]], "c": [[2.0], [2.0]]}
+    assert race_winner(raced, 2) == "a"
+    assert race_winner({"b": [[0.5]]}, 2) is None
+
+
+def test_finalists_are_the_fastest() -> None:
+    assert finalists({"a": 3.0, "b": 1.0, "c": 2.0}, 2) == ["b", "c"]
+
+
+def test_spread_of_a_constant_is_none() -> None:
+    assert relative_spread([1.0] * 5) == 0.0
+    assert math.isclose(relative_spread([1, 2, 3]), 0.5)

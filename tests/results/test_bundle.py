@@ -1,0 +1,162 @@
+"""Reading artifacts that somebody else made: every change is noticed, every misfit is named."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampered
+from tunefarm.results.artifact import _pack
+from tunefarm.results.bundle import LIBRARY, MANIFEST, misfits, open_bundle, require_fit, verify
+
+PARTS = {LIBRARY: b"library bytes", "schedules.json": b"{}"}
+
+
+def manifest(**changes: Any) -> dict[str, Any]:
+    whole = {
+        "schema": 1,
+        "complete": True,
+        "requires": {
+            "os": sys.platform,
+            "machine": platform.machine(),
+            "cpu_features": [],
+            "tvm_runtime": version("apache-tvm"),
+        },
+        "files": {
+            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in PARTS.items()
+        },
+    }
+    return {**whole, **changes}
+
+
+def write(path: Path, parts: dict[str, bytes] | None = None, **changes: Any) -> Path:
+    head = json.dumps(manifest(**changes)).encode()
+    path.write_bytes(_pack({MANIFEST: head, **(parts or PARTS)}))
+    return path
+
+
+def test_a_sound_artifact(tmp_path: Path) -> None:
+    bundle = open_bundle(write(tmp_path / "a.tfa"))
+    assert verify(bundle) == sorted(PARTS)
+    assert bundle.read("schedules.json") == b"{}"
+    require_fit(bundle)
+
+
+def test_a_directory_is_an_artifact_too(tmp_path: Path) -> None:
+    with zipfile.ZipFile(write(tmp_path / "a.tfa")) as archive:
+        archive.extractall(tmp_path / "a")
+    packed, unpacked = open_bundle(tmp_path / "a.tfa"), open_bundle(tmp_path / "a")
+    assert packed.digest == unpacked.digest
+    assert verify(unpacked) == sorted(PARTS)
+    (tmp_path / "a" / "extra").write_text("x")
+    with pytest.raises(ArtifactTampered, match="extra"):
+        verify(unpacked)
+
+
+def test_packing_is_deterministic() -> None:
+    assert _pack(PARTS) == _pack(PARTS)
+
+
+@pytest.mark.parametrize("changed", sorted(PARTS))
+def test_a_changed_part_is_noticed(tmp_path: Path, changed: str) -> None:
+    data = PARTS[changed]
+    parts = {**PARTS, changed: data[:-1] + bytes([data[-1] ^ 1])}
+    with pytest.raises(ArtifactTampered, match=changed):
+        verify(open_bundle(write(tmp_path / "a.tfa", parts)))
+
+
+def test_missing_added_and_longer_parts_are_noticed(tmp_path: Path) -> None:
+    for parts in (
+        {LIBRARY: PARTS[LIBRARY]},
+        {**PARTS, "lib/other.so": b""},
+        {**PARTS, LIBRARY: PARTS[LIBRARY] + b"more"},
+    ):
+        with pytest.raises(ArtifactTampered):
+            verify(open_bundle(write(tmp_path / "a.tfa", parts)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"complete": False},
+        {"files": {}},
+        {"files": {"../evil": {"bytes": 1, "sha256": "x"}, LIBRARY: {"bytes": 1, "sha256": "x"}}},
+        {"files": [1]},
+        {"schema": "x"},
+    ],
+)
+def test_a_manifest_without_sense_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ArtifactTampered):
+        open_bundle(write(tmp_path / "a.tfa", **changes))
+
+
+def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="no artifact"):
+        open_bundle(tmp_path / "none")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(ArtifactTampered, match="cannot be read"):
+        open_bundle(tmp_path / "text")
+    with pytest.raises(ArtifactIncompatible, match="schema 99"):
+        open_bundle(write(tmp_path / "a.tfa", schema=99))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_flipped_bit_or_torn_tail_is_served(tmp_path: Path, data: st.DataObject) -> None:
+    path = write(tmp_path / "a.tfa")
+    sound = path.read_bytes()
+    if data.draw(st.booleans()):
+        damaged = sound[: data.draw(st.integers(0, len(sound) - 1))]
+    else:
+        place = data.draw(st.integers(0, len(sound) - 1))
+        damaged = bytearray(sound)
+        damaged[place] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(bytes(damaged))
+    try:
+        bundle = open_bundle(path)
+        contents = {name: bundle.read(name) for name in verify(bundle)}
+    except ArtifactError:
+        return
+    assert contents == PARTS  # the damage hit nothing that is read
+
+
+@pytest.mark.parametrize(
+    ("requires", "words"),
+    [
+        ({"os": "plan9"}, "plan9"),
+        ({"machine": "vax"}, "vax"),
+        ({"cpu_features": ["avx9000"]}, "avx9000"),
+        ({"tvm_runtime": "9.9.0"}, "9.9.0"),
+    ],
+)
+def test_a_misfit_is_named(tmp_path: Path, requires: dict[str, Any], words: str) -> None:
+    whole = manifest()
+    whole["requires"] = {**whole["requires"], **requires}
+    assert any(words in reason for reason in misfits(whole))
+    path = write(tmp_path / "a.tfa", requires=whole["requires"])
+    with pytest.raises(ArtifactIncompatible, match=words) as caught:
+        require_fit(open_bundle(path))
+    assert caught.value.exit_code == 6
+
+
+def test_a_zip_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(MANIFEST, json.dumps(manifest()))
+        for name in PARTS:
+            archive.writestr(name, b"\0" * 50_000_000)
+    (tmp_path / "a.tfa").write_bytes(buffer.getvalue())
+    with pytest.raises(ArtifactTampered, match="larger"):
+        verify(open_bundle(tmp_path / "a.tfa"))

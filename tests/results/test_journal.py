@@ -1,0 +1,132 @@
+"""The journal's promises: stored once, read back, derived status, clear refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tunefarm.devices.device import Device
+from tunefarm.errors import Failure, FailureKind, StoreError, UnknownJob
+from tunefarm.home import Home
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.stats import Comparison, Verdict
+from tunefarm.results.journal import DriverLock, Job, JobTarget, Journal, Measurement
+from tunefarm.search.candidate import Candidate
+
+
+def make_job(name: str = "net", job: str = "net-1") -> Job:
+    options = {"skipped": {}, "tracking_uri": "sqlite://", "strategy": "random", "seed": 0}
+    return Job(job, name, time.time(), "0" * 64, "net.onnx", options, Protocol().to_dict())
+
+
+@pytest.fixture
+def journal(home: Home, device: Device):
+    with_target = Journal(home)
+    with_target.add_job(make_job())
+    with_target.add_target("net-1", JobTarget("llvm", device.target, device, "tc"))
+    yield with_target
+    with_target.close()
+
+
+def test_facts_are_stored_once_and_read_back(journal: Journal, device: Device) -> None:
+    candidate = Candidate("task", device.target.text, "tc", "[[],[]]", "random")
+    measurement = Measurement(candidate.id, "screen", 0, (1e-3, 2e-3), False, 0.5, None)
+    for _ in range(2):
+        journal.add_candidates("net-1", "llvm", [candidate])
+        journal.add_measurements("net-1", "llvm", [measurement])
+        journal.add_failure("net-1", "llvm", "other", Failure(FailureKind.CRASH, "SIGSEGV"))
+    assert journal.candidates("net-1", "llvm") == [candidate]
+    assert journal.measurements("net-1", "llvm") == [measurement]
+    assert [f["kind"] for f in journal.failures("net-1", "llvm")] == ["crash"]
+    assert journal.counts("net-1") == {"measured": 1, "failed": 1, "proposed": 1}
+
+
+def test_a_second_delivery_does_not_change_the_first(journal: Journal) -> None:
+    for samples in ((1.0,), (9.0,)):
+        journal.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, samples)])
+    assert journal.measurements("net-1", "llvm")[0].samples == (1.0,)
+
+
+def test_verdicts(journal: Journal) -> None:
+    result = Comparison(2.0, 1.0, 2.0, 1.9, 2.1, Verdict.FASTER)
+    journal.add_verdict("net-1", "llvm", "model", None, result)
+    journal.add_verdict("net-1", "llvm", "task", None, None)
+    rows = journal.verdicts("net-1", "llvm")
+    assert rows["model"]["verdict"] == "FASTER"
+    assert rows["task"]["verdict"] == "UNMEASURED"
+
+
+def test_status_follows_events_and_the_drivers_life(home: Home, journal: Journal) -> None:
+    assert journal.status("net-1") == "queued"
+    lock = DriverLock(home, "net-1")
+    assert lock.acquire()
+    journal.add_event("net-1", "running")
+    assert _status_elsewhere(home) == "running"
+    lock.release()
+    assert journal.status("net-1") == "interrupted"
+    journal.add_event("net-1", "succeeded")
+    assert journal.status("net-1") == "succeeded"
+
+
+def _status_elsewhere(home: Home) -> str:
+    code = (
+        "from tunefarm.home import Home; from tunefarm.results.journal import Journal;"
+        "print(Journal(Home.from_environment()).status('net-1'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_jobs_are_found_by_id_beginning_and_name(journal: Journal) -> None:
+    journal.add_job(make_job("net", "net-2"))
+    assert journal.job("net-2").id == "net-2"
+    assert journal.job("net").name == "net" if len(journal.jobs()) == 1 else True
+    with pytest.raises(UnknownJob, match="beginning of 2 jobs"):
+        journal.job("net-")
+    with pytest.raises(UnknownJob, match="no job 'x'"):
+        journal.job("x")
+
+
+def test_a_file_that_is_no_journal_is_refused(home: Home) -> None:
+    (home.root / "journal.db").write_bytes(b"not a database, but long enough to look at" * 50)
+    with pytest.raises(StoreError, match="cannot be used"):
+        Journal(home)
+
+
+def test_a_home_that_cannot_be_made_is_refused(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        Home(tmp_path / "file" / "home").prepare()
+
+
+def test_nothing_acknowledged_is_lost_by_kill_nine(home: Home, journal: Journal) -> None:
+    """A writer is killed in the middle; every row it reported is there, and the journal opens."""
+    code = textwrap.dedent(
+        """
+        from tunefarm.home import Home
+        from tunefarm.results.journal import Journal, Measurement
+        journal = Journal(Home.from_environment())
+        for index in range(100000):
+            row = Measurement(f"c{index}", "screen", 0, (1.0,))
+            journal.add_measurements("net-1", "llvm", [row])
+            print(index, flush=True)
+        """
+    )
+    for round_ in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        for _ in range(20 * (round_ + 1)):
+            last = int(writer.stdout.readline())
+        os.kill(writer.pid, signal.SIGKILL)
+        rest = writer.stdout.read().split()
+        writer.wait()
+        writer.stdout.close()
+        last = int(rest[-1]) if rest and rest[-1].isdigit() else last
+        stored = {m.candidate for m in journal.measurements("net-1", "llvm")}
+        assert {f"c{index}" for index in range(last + 1)} <= stored

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunefarm.scheduler.budget import Progress, allocate, expected_gain, plateaued
+
+
+def progress(task: str, weight: int, baseline: float, history: list[float]) -> Progress:
+    one = Progress(task, weight, baseline_s=baseline)
+    for latency in history:
+        one.record(latency)
+    return one
+
+
+def test_the_untuned_schedule_counts_until_it_is_beaten() -> None:
+    one = progress("a", 1, 1.0, [2.0, 1.5])
+    assert one.latency_s == 1.0
+    one.record(0.5)
+    assert one.latency_s == 0.5
+
+
+def test_failures_are_results_without_a_latency() -> None:
+    one = progress("a", 1, 1.0, [])
+    one.record(None)
+    assert (one.results, one.latency_s) == (1, 1.0)
+
+
+def test_heavy_kernels_get_more() -> None:
+    heavy = progress("heavy", 10, 1.0, [0.5] * 8)
+    light = progress("light", 1, 0.01, [0.005] * 8)
+    given_out = dict(allocate([heavy, light], 16, warm_up=4, chunk=4))
+    assert given_out.get("heavy", 0) == 16
+
+
+def test_a_falling_latency_attracts_candidates() -> None:
+    falling = progress("falling", 1, 1.0, [1.0, 0.8, 0.6, 0.4])
+    flat = progress("flat", 1, 1.0, [0.4, 0.41, 0.42, 0.43])
+    assert expected_gain(falling) > expected_gain(flat)
+
+
+def test_every_open_kernel_is_warmed_up_first() -> None:
+    rows = [progress(f"t{i}", 1, 10.0**-i, []) for i in range(4)]
+    assert dict(allocate(rows, 8, warm_up=2, chunk=4)) == dict.fromkeys(["t0", "t1", "t2", "t3"], 2)
+
+
+def test_plateau() -> None:
+    falling = progress("a", 1, 9.0, [1 / (i + 1) for i in range(40)])
+    assert not plateaued(falling, patience=16)
+    flat = progress("b", 1, 9.0, [1.0] * 40)
+    assert plateaued(flat, patience=16)
+    failing = Progress("c", 1, baseline_s=1.0)
+    for _ in range(16):
+        failing.record(None)
+    assert plateaued(failing, patience=16)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.floats(1e-6, 1)), min_size=1, max_size=6),
+    st.integers(0, 50),
+    st.integers(1, 8),
+)
+def test_no_more_than_the_room_is_given_out(
+    rows: list[tuple[int, float]], room: int, warm_up: int
+) -> None:
+    tasks = [progress(f"t{i}", w, b, []) for i, (w, b) in enumerate(rows)]
+    given_out = allocate(tasks, room, warm_up=warm_up, chunk=4)
+    assert sum(count for _, count in given_out) == room
+    assert len({task for task, _ in given_out}) == len(given_out)
+    assert allocate([], room, warm_up=1, chunk=1) == []

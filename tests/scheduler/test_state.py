@@ -1,0 +1,238 @@
+"""The job state machine under thousands of random event orders, checked after each."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tunefarm.scheduler.state import (
+    BudgetSpent,
+    Build,
+    Built,
+    Imported,
+    Instruction,
+    Limits,
+    Lost,
+    Phase,
+    ProcessDone,
+    Propose,
+    Proposed,
+    RunProcess,
+    Screen,
+    Screened,
+    Step,
+    StepDone,
+    TargetState,
+    Task,
+)
+
+
+def tasks(count: int) -> tuple[Task, ...]:
+    return tuple(Task(f"t{i}", i + 1, f"base{i}") for i in range(count))
+
+
+class World:
+    """Workers on paper: they take instructions, and answer one of them when asked to."""
+
+    def __init__(self, limits: Limits, count: int, seed: int) -> None:
+        self.state = TargetState(limits)
+        self.rng = random.Random(seed)
+        self.open: list[Instruction] = []
+        self.made = 0
+        self.measured: list[str] = []
+        self.log: list[object] = []
+        self.take(self.state.handle(Imported(tasks(count))))
+
+    def take(self, instructions: list[Instruction]) -> None:
+        self.open += instructions
+
+    def event(self, event: object) -> None:
+        self.log.append(event)
+        self.take(self.state.handle(event))  # type: ignore[arg-type]
+        self.state.validate()
+
+    def answer(self, index: int, fail: bool = False, exhausted: bool = False) -> None:
+        instruction = self.open.pop(index % len(self.open))
+        match instruction:
+            case Propose(task, count, _):
+                names = () if exhausted else tuple(f"c{self.made + i}" for i in range(count))
+                self.made += len(names)
+                self.event(Proposed(task, names))
+            case Build(candidate):
+                self.event(Screened(candidate, None) if fail else Built(candidate, True))
+            case Screen(candidate, _):
+                if not fail:
+                    self.measured.append(candidate)
+                self.event(Screened(candidate, None if fail else self.rng.uniform(1e-4, 1e-2)))
+            case RunProcess(phase, process):
+                self.event(ProcessDone(phase, process))
+            case Step(phase):
+                self.event(StepDone(phase))
+
+    def run(self, limit: int = 20_000) -> None:
+        for _ in range(limit):
+            if self.state.phase is Phase.DONE:
+                return
+            assert self.open, f"nothing to do in phase {self.state.phase}"
+            self.answer(self.rng.randrange(len(self.open)), fail=self.rng.random() < 0.1)
+        raise AssertionError("it does not end")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 40), st.integers(1, 6), st.booleans(), st.integers(1, 3), st.integers(0, 2**20)
+)
+def test_every_job_ends_within_its_trials(
+    trials: int, count: int, shared: bool, builders: int, seed: int
+) -> None:
+    limits = Limits(trials, builders=builders, shared_processor=shared, batch=4)
+    world = World(limits, count, seed)
+    world.run()
+    assert world.state.measured <= trials
+    assert len(world.measured) == len(set(world.measured))
+    assert all(b in world.state.done for b in world.state.baselines)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**20), st.integers(1, 60))
+def test_a_resumed_job_measures_nothing_twice_and_loses_nothing(seed: int, crash: int) -> None:
+    """Kill the driver after some events; what the journal holds goes into a new machine."""
+    limits = Limits(trials=24, batch=4)
+    world = World(limits, 3, seed)
+    for _ in range(crash):
+        if world.state.phase not in (Phase.BASELINE, Phase.TUNE):
+            break
+        world.answer(world.rng.randrange(len(world.open)), fail=world.rng.random() < 0.1)
+    facts = [e for e in world.log if isinstance(e, Proposed | Screened)]
+    reached_race = world.state.phase not in (Phase.BASELINE, Phase.TUNE)
+
+    second = World(limits, 3, seed + 1)
+    second.state = TargetState(limits)
+    second.state.restore(Imported(tasks(3)))
+    for fact in facts:
+        second.state.restore(fact)
+    if reached_race:
+        second.state.restore(BudgetSpent())
+    second.made = 1000
+    second.open = second.state.resume_work()
+    second.state.validate()
+    second.run()
+    assert not set(world.measured) & set(second.measured)
+    proposed = {c for f in facts if isinstance(f, Proposed) for c in f.candidates}
+    if not reached_race:
+        assert proposed <= second.state.done
+    assert second.state.measured <= limits.trials
+
+
+def test_on_a_shared_processor_nothing_is_built_while_something_is_timed() -> None:
+    world = World(Limits(trials=30, batch=6), 3, 1)
+    while world.state.phase in (Phase.BASELINE, Phase.TUNE):
+        busy = [type(i) for i in world.open]
+        assert not (Screen in busy and (Build in busy or Propose in busy))
+        world.answer(world.rng.randrange(len(world.open)))
+
+
+def test_with_processors_of_their_own_they_overlap() -> None:
+    world = World(Limits(trials=30, shared_processor=False), 3, 1)
+    overlapped = False
+    while world.state.phase in (Phase.BASELINE, Phase.TUNE):
+        busy = [type(i) for i in world.open]
+        overlapped = overlapped or (Screen in busy and Build in busy)
+        world.answer(world.rng.randrange(len(world.open)))
+    assert overlapped
+
+
+def test_a_kernel_whose_baseline_fails_is_left_alone() -> None:
+    world = World(Limits(trials=8, batch=4), 2, 0)
+    while world.state.phase is Phase.BASELINE:
+        first = world.open[0]
+        fail = isinstance(first, Build | Screen) and first.candidate == "base0"
+        world.answer(0, fail=fail)
+    world.run()
+    assert world.state.tasks["t0"].closed
+    assert world.state.tasks["t0"].results == 0
+    assert world.state.tasks["t1"].results > 0
+
+
+def test_an_exhausted_space_ends_its_kernel() -> None:
+    world = World(Limits(trials=100, batch=4), 1, 0)
+    while world.state.phase in (Phase.BASELINE, Phase.TUNE):
+        world.answer(0, exhausted=world.made >= 6)
+    assert world.state.measured == 6 or world.state.tasks["t0"].closed
+
+
+def test_lost_work_is_given_out_again() -> None:
+    world = World(Limits(trials=8, batch=4), 2, 0)
+    for _ in range(200):
+        if world.state.phase is Phase.DONE:
+            break
+        index = world.rng.randrange(len(world.open))
+        if world.rng.random() < 0.2:
+            world.event(Lost(world.open.pop(index)))
+        else:
+            world.answer(index)
+    else:
+        raise AssertionError("it does not end")
+
+
+def test_late_and_repeated_answers_change_nothing() -> None:
+    world = World(Limits(trials=4, batch=2), 1, 0)
+    world.run()
+    before = (world.state.measured, len(world.state.done), world.state.phase)
+    for event in list(world.log):
+        world.state.handle(event)  # type: ignore[arg-type]
+        world.state.validate()
+    assert (world.state.measured, len(world.state.done), world.state.phase) == before
+
+
+@pytest.mark.parametrize("trials", [1, 7, 300])
+def test_warm_up_uses_at_most_half_of_the_trials(trials: int) -> None:
+    limits = Limits(trials)
+    for count in (1, 10, 200):
+        assert 1 <= limits.warm_up(count) <= 8
+        assert limits.warm_up(count) == 1 or limits.warm_up(count) * count <= trials / 2
+
+
+class Orders(RuleBasedStateMachine):
+    """Any order of answers, failures, losses and a budget's end."""
+
+    @initialize(
+        trials=st.integers(1, 20), count=st.integers(1, 4), shared=st.booleans(), seed=st.integers()
+    )
+    def start(self, trials: int, count: int, shared: bool, seed: int) -> None:
+        limits = Limits(trials, shared_processor=shared, batch=4)
+        self.world = World(limits, count, seed)
+
+    @precondition(lambda self: self.world.open)
+    @rule(index=st.integers(0, 30), fail=st.booleans(), exhausted=st.booleans())
+    def answer(self, index: int, fail: bool, exhausted: bool) -> None:
+        self.world.answer(index, fail, exhausted)
+
+    @precondition(lambda self: self.world.open)
+    @rule(index=st.integers(0, 30))
+    def lose(self, index: int) -> None:
+        self.world.event(Lost(self.world.open.pop(index % len(self.world.open))))
+
+    @rule()
+    def spend(self) -> None:
+        self.world.event(BudgetSpent())
+
+    @invariant()
+    def sound(self) -> None:
+        if hasattr(self, "world"):
+            self.world.state.validate()
+            if self.world.state.phase is not Phase.DONE:
+                assert self.world.open, "a job that is not done has something to do"
+
+
+TestOrders = Orders.TestCase
+TestOrders.settings = settings(
+    max_examples=200,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

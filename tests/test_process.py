@@ -1,0 +1,81 @@
+"""A child that answers, fails, hangs, crashes and is killed: each is told apart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tunefarm.errors import InvalidModel
+from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
+
+HANDLER = "tests.children:answer"
+
+
+@pytest.fixture
+def child():
+    with Child(HANDLER) as one:
+        yield one
+
+
+def test_it_answers_and_stays_warm(child: Child) -> None:
+    first = child.call("pid", 10)
+    assert child.call("pid", 10) == first != os.getpid()
+    assert child.starts == 1
+
+
+def test_its_exceptions_come_back_with_their_type(child: Child) -> None:
+    with pytest.raises(ChildError) as caught:
+        child.call("raise", 10)
+    assert caught.value.type_name == "ValueError"
+    assert "Traceback" in caught.value.detail
+    assert child.call("pid", 10)
+
+
+def test_our_own_errors_come_back_as_themselves(child: Child) -> None:
+    with pytest.raises(InvalidModel) as caught:
+        child.call("refuse", 10)
+    assert caught.value.hint == "a hint"
+
+
+def test_a_hang_is_ended_and_the_next_call_is_served(child: Child) -> None:
+    child.warm()
+    started = time.monotonic()
+    with pytest.raises(ChildTimeout):
+        child.call("hang", 0.3)
+    assert time.monotonic() - started < 5
+    assert child.call("pid", 10)
+    assert child.starts == 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "returncode"), [("segfault", -signal.SIGSEGV), ("exit", 3), ("abort", -6)]
+)
+def test_a_death_is_told_with_its_reason(child: Child, request_: str, returncode: int) -> None:
+    with pytest.raises(ChildDied) as caught:
+        child.call(request_, 10)
+    assert caught.value.returncode == returncode
+    assert "last words" in caught.value.tail
+    assert child.call("pid", 10)
+
+
+def test_memory_is_limited() -> None:
+    with Child(HANDLER, memory_bytes=2**28) as child, pytest.raises(ChildError) as caught:
+        child.call("eat", 20)
+    assert caught.value.type_name == "MemoryError"
+
+
+def test_what_it_started_dies_with_it(child: Child, tmp_path: Path) -> None:
+    grandchild = child.call("spawn", 10)
+    child.kill()
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{grandchild}/cmdline").exists() and time.monotonic() < deadline:
+        state = Path(f"/proc/{grandchild}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        assert not Path(f"/proc/{grandchild}").exists()
