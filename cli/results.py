@@ -30,6 +30,19 @@ def document(journal: Journal, job: Job) -> dict[str, Any]:
     }
 
 
+def _notes(target: str, row: dict[str, Any]) -> list[str]:
+    failures = ", ".join(f"{count} {kind}" for kind, count in row["failures"].items())
+    error = row["parity"]["max_rel_err"]
+    parity = f"largest relative error {error:.1e}" if error is not None else "not finite"
+    passed = "" if row["parity"]["passed"] else " (TOO LARGE)"
+    return [
+        f"{target}: {row['tasks']} kernels, {row['candidates']} candidates measured, "
+        f"failed: {failures or 'none'}",
+        f"{target}: against ONNX Runtime {parity}{passed}",
+        f"{target}: artifact {row['artifact']}",
+    ]
+
+
 def show(home: Home, found: dict[str, Any], report: Path, tracking_problem: str = "") -> None:
     """The closing table, on standard output."""
     from rich.console import Console
@@ -37,16 +50,15 @@ def show(home: Home, found: dict[str, Any], report: Path, tracking_problem: str 
 
     console = Console(highlight=False)
     table = Table(title=f"{found['name']}  ({found['job']})", title_justify="left")
-    for name in ("target", "verdict", "untuned", "tuned", "faster", "95 % interval"):
+    for name in ("target", "verdict", "untuned", "tuned", "faster", "95 % interval", "time"):
         table.add_column(name, justify="left" if name in ("target", "verdict") else "right")
-    for name in ("kernels", "tried", "failed", "max rel. error", "time"):
-        table.add_column(name, justify="right")
+    notes = []
     for target, row in found["targets"].items():
         if "skipped" in row:
-            table.add_row(target, "skipped", *[""] * 9)
+            table.add_row(target, "skipped", *[""] * 5)
+            notes.append(f"{target} was skipped: {row['skipped']}")
             continue
         interval = row["speedup_ci95"]
-        error = row["parity"]["max_rel_err"]
         table.add_row(
             target,
             row["verdict"],
@@ -54,18 +66,12 @@ def show(home: Home, found: dict[str, Any], report: Path, tracking_problem: str 
             format_latency(row["tuned_ms"]),
             f"{row['speedup']:.1f}x" if row["speedup"] else "-",
             f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else "-",
-            str(row["tasks"]),
-            str(row["candidates"]),
-            str(sum(row["failures"].values())),
-            f"{error:.1e}" if error is not None else "-",
             format_seconds(row["wall_s"]),
         )
+        notes += _notes(target, row)
     console.print(table)
-    for target, row in found["targets"].items():
-        if "artifact" in row:
-            click.echo(f"artifact ({target}): {row['artifact']}")
-        else:
-            click.echo(f"{target} was skipped: {row['skipped']}")
+    for note in notes:
+        click.echo(note)
     click.echo(f"report: {report}")
     if tracking_problem:
         click.echo(f"MLflow lags behind ({tracking_problem}); later: tunefarm sync")

@@ -65,7 +65,7 @@ class SearchWorker:
     def _proposer(self, task: str) -> Proposer:
         if task not in self._proposers:
             from tunefarm.search.replay import load_workload
-            from tunefarm.search.spaces.generic import GenericSpace
+            from tunefarm.search.spaces import design_space
 
             plan = self._plan
             workload = load_workload(workload_path(plan.program, task))
@@ -73,7 +73,7 @@ class SearchWorker:
                 task,
                 plan.target,
                 plan.toolchain,
-                GenericSpace(workload, plan.target),
+                design_space(workload, plan.target),
                 plan.strategy,
                 self._ranker,
                 # Every kernel draws its own numbers, the same ones whenever it is searched.

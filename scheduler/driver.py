@@ -124,6 +124,9 @@ class _Driver:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             # The first import runs while Ray starts: both take seconds, neither needs the other.
             first = pool.submit(self._import, targets[0])
+            # A file that is no model is found out in a moment: before Ray is troubled.
+            if concurrent.futures.wait([first], timeout=1.0).done:
+                first.result()
             actors.start_ray(cpus=2 * cores + 4, devices=devices)
             if threading.current_thread() is threading.main_thread():
                 self.stop.install()

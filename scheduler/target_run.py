@@ -239,8 +239,8 @@ class TargetRun:
                     [w.assemble.remote(r) for w, r in zip(workers, requests, strict=True)]
                 )
             case Step():
-                elapsed = time.monotonic() - self.started
-                reference = ray.put(self.finals.package_result(elapsed))
+                self.finals.package_result(time.monotonic() - self.started)
+                reference = ray.put(None)
         self.running[reference] = instruction
 
     def _build_request(self, candidate: str) -> BuildRequest:

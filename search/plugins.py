@@ -1,7 +1,8 @@
 """User code that search and build workers import before they start.
 
 ``TUNEFARM_PLUGINS`` is a comma-separated list of importable modules. A plugin registers what its
-traces need: TensorIR intrinsics (`tvm.s_tir.TensorIntrin.register`) and strategies
+traces need: TensorIR intrinsics (`tvm.s_tir.TensorIntrin.register`), families of schedules
+(`tunefarm.search.spaces.register_space`) and strategies
 (`tunefarm.search.strategy.register_strategy`).
 """
 

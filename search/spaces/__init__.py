@@ -1,1 +1,69 @@
-"""Families of schedules: each module makes a `Space` for the kernels it fits."""
+"""Families of schedules, and the design space of a kernel: all of those that fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+from tunefarm.devices.target import Target
+from tunefarm.search.space import Knob, Point, Proposal, Space
+
+SpaceFactory = Callable[[Any, Target], Space | None]
+"""(workload, target) -> the family's space of it, or None where the family does not fit"""
+
+_FACTORIES: dict[str, SpaceFactory] = {}
+
+
+def register_space(name: str, factory: SpaceFactory) -> None:
+    """Add a family; it becomes part of every kernel's design space that it fits."""
+    _FACTORIES[name] = factory
+
+
+def design_space(workload: Any, target: Target) -> Space:
+    """TVM's own sketches, so that no kernel is without a space, and every registered family."""
+    from tunefarm.search.spaces.generic import GenericSpace
+
+    spaces: list[Space] = [GenericSpace(workload, target)]
+    for factory in _FACTORIES.values():
+        space = factory(workload, target)
+        if space is not None:
+            spaces.append(space)
+    return spaces[0] if len(spaces) == 1 else UnionSpace(spaces)
+
+
+class UnionSpace:
+    """Several spaces of one kernel as one: their sketches, one after another."""
+
+    def __init__(self, spaces: Sequence[Space]) -> None:
+        self._spaces = spaces
+
+    @cached_property
+    def sketches(self) -> tuple[tuple[Knob, ...], ...]:
+        return tuple(sketch for space in self._spaces for sketch in space.sketches)
+
+    def realise(self, point: Point, seed: int) -> Proposal | None:
+        space, first = self._owner(point.sketch)
+        proposal = space.realise(Point(point.sketch - first, point.values), seed)
+        if proposal is None:
+            return None
+        applied = Point(proposal.point.sketch + first, proposal.point.values)
+        return Proposal(applied, proposal.trace, proposal.features)
+
+    def _owner(self, sketch: int) -> tuple[Space, int]:
+        """The space that has this sketch, and the number of its first one."""
+        first = 0
+        for space in self._spaces:
+            if sketch < first + len(space.sketches):
+                return space, first
+            first += len(space.sketches)
+        raise IndexError(f"no sketch {sketch}")
+
+    def locate(self, trace: str) -> Point | None:
+        first = 0
+        for space in self._spaces:
+            point = space.locate(trace)
+            if point is not None:
+                return Point(point.sketch + first, point.values)
+            first += len(space.sketches)
+        return None

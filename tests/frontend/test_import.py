@@ -1,0 +1,70 @@
+"""Imports in a child, with the compiler."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import models
+from tunefarm.devices.target import parse_target
+from tunefarm.errors import InvalidModel, UnsupportedModel
+from tunefarm.frontend.importer import ImportRequest, import_model
+from tunefarm.frontend.onnx_file import ImportLimits
+from tunefarm.frontend.program import load_program
+from tunefarm.frontend.zoo import write_zoo_model
+
+pytestmark = pytest.mark.tvm
+TARGET = parse_target("llvm:mcpu=x86-64-v3:num-cores=2")
+
+
+def test_a_real_network(tmp_path: Path) -> None:
+    model = write_zoo_model("squeezenet", tmp_path / "squeezenet.onnx")
+    program = import_model(ImportRequest(model, tmp_path / "program", TARGET))
+    evidence = program.evidence
+    assert evidence["layout"] == "NHWC"
+    assert evidence["operators"]["Conv"] == {"count": 26, "taken": 26}
+    assert evidence["distinct_kernels"] == len(program.tasks) < evidence["kernels"]
+    assert [p["order"] for p in evidence["passes"]] == list(range(len(evidence["passes"])))
+    assert {"onnx.fold_affine", "relax.FuseTIR"} <= {p["pass"] for p in evidence["passes"]}
+    assert [(s.name, s.shape) for s in program.inputs] == [("data_0", (1, 3, 224, 224))]
+    assert program.outputs[0].shape == (1, 1000, 1, 1)
+    total = sum(t.weight * t.flops for t in program.tasks)
+    assert 0.6e9 < total < 0.9e9  # 0.35 G multiply-adds
+    assert len({t.id for t in program.tasks}) == len(program.tasks)
+    assert all(program.workload(t.id).exists() for t in program.tasks)
+    assert load_program(tmp_path / "program") == program
+
+
+def test_an_unsupported_operator_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="DFT.*my_fourier"):
+        import_model(
+            ImportRequest(models.unsupported(tmp_path / "m.onnx"), tmp_path / "program", TARGET)
+        )
+    assert not (tmp_path / "program").exists()
+    assert not list(tmp_path.glob(".program*"))
+
+
+def test_limits_of_time_and_memory_hold(tmp_path: Path) -> None:
+    model = models.cnn(tmp_path / "m.onnx")
+    with pytest.raises(InvalidModel, match="more than"):
+        import_model(
+            ImportRequest(model, tmp_path / "program", TARGET, limits=ImportLimits(seconds=0.05))
+        )
+    with pytest.raises(InvalidModel):
+        import_model(
+            ImportRequest(
+                model, tmp_path / "program", TARGET, limits=ImportLimits(memory_bytes=2**24)
+            )
+        )
+    assert not (tmp_path / "program").exists()
+
+
+def test_equal_kernels_are_one_task(tmp_path: Path) -> None:
+    model = models.matmul(tmp_path / "m.onnx")
+    first = import_model(ImportRequest(model, tmp_path / "one", TARGET))
+    second = import_model(ImportRequest(model, tmp_path / "two", TARGET))
+    assert [t.id for t in first.tasks] == [t.id for t in second.tasks]
+    assert first.tasks[0].flops == 2 * 16**3
+    assert json.loads((tmp_path / "one" / "evidence.json").read_text())["inputs"]

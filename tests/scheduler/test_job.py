@@ -1,0 +1,360 @@
+"""Whole jobs through the command line: real Ray, real MLflow, real faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tests import models
+from tests.command import finish, start, tunefarm
+from tunefarm.home import Home
+from tunefarm.results.journal import Journal, driver_pid
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One finished job on a small network, for every test that only looks at it."""
+    root = tmp_path_factory.mktemp("farm")
+    env = {"TUNEFARM_HOME": str(root / "home"), "TUNEFARM_CACHE": str(root / "cache")}
+    model = models.cnn(root / "cnn.onnx")
+    done = tunefarm("submit", model, "--targets", "llvm", "--trials", 30, "--json", **env)
+    assert done.code == 0, done.err
+    return {"env": env, "home": Home(root / "home"), "done": done, "model": model, "root": root}
+
+
+def left_over(marker: str) -> list[str]:
+    """Living processes that carry the test's own directory in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and marker in str(process.environ().values()):
+                found.append(" ".join(process.cmdline())[:120])
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def test_json_is_the_contract(farm: dict[str, Any]) -> None:
+    found = farm["done"].json
+    assert set(found) == {"job", "status", "name", "targets", "mlflow"}
+    assert found["status"] == "succeeded"
+    row = found["targets"]["llvm"]
+    assert set(row) == {
+        *("artifact", "digest", "tasks", "candidates", "failures", "baseline_ms", "tuned_ms"),
+        *("speedup", "speedup_ci95", "verdict", "parity", "wall_s"),
+    }
+    assert row["candidates"] == 30
+    assert row["verdict"] == "FASTER"
+    assert row["speedup_ci95"][0] <= row["speedup"] <= row["speedup_ci95"][1]
+    assert row["baseline_ms"] / row["tuned_ms"] == pytest.approx(row["speedup"], rel=1e-2)
+    assert row["parity"]["passed"]
+    assert row["parity"]["max_rel_err"] < 1e-3
+    assert "tuning" in farm["done"].err
+
+
+def test_every_command_agrees_about_the_job(farm: dict[str, Any]) -> None:
+    env, job = farm["env"], farm["done"].json["job"]
+    (row,) = tunefarm("jobs", "--json", **env).json["jobs"]
+    assert (row["job"], row["status"], row["candidates"]) == (job, "succeeded", 30)
+    status = tunefarm("status", job, "--json", **env).json
+    assert status["counts"]["measured"] == 30
+    assert status["phase"] == "done"
+    assert tunefarm("watch", "cnn", **env).code == 0
+    assert "tuning" in tunefarm("logs", job, **env).out
+    assert tunefarm("cancel", job, **env).code == 5
+    assert tunefarm("resume", job, **env).code == 5
+    assert tunefarm("status", job, **env).code == 0
+
+
+def test_the_journal_has_every_sample(farm: dict[str, Any]) -> None:
+    journal, job = Journal(farm["home"]), farm["done"].json["job"]
+    screened = journal.measurements(job, "llvm", ("screen",))
+    assert len(screened) == 30
+    assert all(m.samples and min(m.samples) > 0 for m in screened)
+    tasks = journal.tasks(job, "llvm")
+    assert len(journal.measurements(job, "llvm", ("baseline",))) == len(tasks)
+    verdicts = journal.verdicts(job, "llvm")
+    assert set(verdicts) == {t["task"] for t in tasks} | {"model"}
+    assert len({m.process for m in journal.measurements(job, "llvm", ("model",))}) == 5
+    assert journal.blocks(job, "llvm")
+    journal.close()
+
+
+def test_the_artifact_is_whole_and_runs(farm: dict[str, Any]) -> None:
+    env, row = farm["env"], farm["done"].json["targets"]["llvm"]
+    path = row["artifact"]
+    verified = tunefarm("artifacts", "verify", path, "--json", **env).json
+    assert verified["digest"] == row["digest"]
+    assert {"lib/model.so", "schedules.json", "sbom.cdx.json"} <= set(verified["verified"])
+    manifest = tunefarm("artifacts", "inspect", path, "--json", **env).json
+    assert manifest["complete"]
+    assert manifest["target"]["kind"] == "llvm"
+    assert "can run it" in tunefarm("artifacts", "inspect", path, **env).out
+    inputs, outputs = farm["root"] / "x.npz", farm["root"] / "y.npz"
+    x = np.random.default_rng(3).normal(size=(1, 16, 32, 32)).astype(np.float32)
+    np.savez(inputs, x=x)
+    ran = tunefarm(
+        "artifacts", "run", path, "--inputs", inputs, "--outputs", outputs, "--json", **env
+    )
+    assert ran.code == 0, ran.err
+    assert {"load_ms", "first_request_ms", "warm_up_ms", "median_ms"} == set(ran.json["timings"])
+    import onnxruntime
+
+    want = onnxruntime.InferenceSession(str(farm["model"])).run(None, {"x": x})[0]
+    np.testing.assert_allclose(np.load(outputs)["y"], want, rtol=1e-4, atol=1e-6)
+
+
+LOAD = """
+import sys, numpy as np, tunefarm
+model = tunefarm.load(sys.argv[1])
+x = np.ones((1, 16, 32, 32), np.float32)
+first = model({"x": x}); second = model({"x": x})
+assert first["y"].shape == (1, 10) and (first["y"] == second["y"]).all()
+assert set(model.timings) == {"load", "first_request", "warm_up"}
+maps = open("/proc/self/maps").read()
+assert "libtvm_runtime" in maps and "libtvm_compiler" not in maps, "the compiler was loaded"
+heavy = [m for m in ("ray", "mlflow", "optuna", "xgboost", "pandas", "onnx") if m in sys.modules]
+assert not heavy, heavy
+for bad in ({}, {"z": x}, {"x": x[0]}, {"x": x.astype("float64")}):
+    try: model(bad)
+    except tunefarm.errors.UsageError: continue
+    raise SystemExit(f"taken: {bad.keys()}")
+print("ok")
+"""
+
+
+def test_load_needs_the_runtime_alone(farm: dict[str, Any]) -> None:
+    path = farm["done"].json["targets"]["llvm"]["artifact"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("TVM")}
+    code = "import tunefarm.errors\n" + LOAD
+    done = subprocess.run(
+        [sys.executable, "-c", code, path],
+        capture_output=True,
+        text=True,
+        env={**env, **farm["env"]},
+    )
+    assert done.stdout.strip() == "ok", done.stderr
+
+
+def test_a_tampered_or_foreign_artifact_is_refused(farm: dict[str, Any], tmp_path: Path) -> None:
+    import zipfile
+
+    env = farm["env"]
+    with zipfile.ZipFile(farm["done"].json["targets"]["llvm"]["artifact"]) as archive:
+        archive.extractall(tmp_path / "a")
+    library = tmp_path / "a" / "lib" / "model.so"
+    data = bytearray(library.read_bytes())
+    data[len(data) // 2] ^= 1
+    library.write_bytes(data)
+    for command in ("verify", "run"):
+        done = tunefarm("artifacts", command, tmp_path / "a", **env)
+        assert done.code == 6
+        assert "digest" in done.err
+    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
+    manifest["requires"]["cpu_features"] = ["avx9000"]
+    (tmp_path / "a" / "manifest.json").write_text(json.dumps(manifest))
+    done = tunefarm("artifacts", "run", tmp_path / "a", **env)
+    assert done.code == 6
+    assert "avx9000" in done.err
+
+
+def test_mlflow_has_runs_curves_tables_plots_and_a_version(
+    farm: dict[str, Any], tmp_path: Path
+) -> None:
+    code = """
+import json, sys
+from mlflow import MlflowClient
+from mlflow.artifacts import list_artifacts
+uri, parent = sys.argv[1:]
+client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+run = client.get_run(parent)
+(child,) = client.search_runs([run.info.experiment_id], f"tags.mlflow.parentRunId = '{parent}'")
+curve = client.get_metric_history(child.info.run_id, "best_latency_ms")
+names = [a.path for p in ("", "plots", "artifact") for a in client.list_artifacts(child.info.run_id, p)]
+version = client.get_model_version_by_alias("cnn", "llvm")
+print(json.dumps({
+    "status": [run.info.status, child.info.status], "points": [(m.step, m.value) for m in curve],
+    "names": names, "params": run.data.params, "metrics": child.data.metrics,
+    "digest": version.tags["tunefarm.digest"], "inputs": len(run.inputs.dataset_inputs),
+    "parent": [a.path for a in client.list_artifacts(parent)],
+}))
+"""
+    found = farm["done"].json
+    done = subprocess.run(
+        [sys.executable, "-c", code, found["mlflow"]["tracking_uri"], found["mlflow"]["run_id"]],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["status"] == ["FINISHED", "FINISHED"]
+    assert [step for step, _ in seen["points"]] == list(range(1, 31))
+    values = [value for _, value in seen["points"]]
+    assert values == sorted(values, reverse=True)
+    assert {"kernels.json", "candidates.json", "plots/best_latency.png"} <= set(seen["names"])
+    assert {"plots/kernel_speedups.png", "plots/model_samples.png"} <= set(seen["names"])
+    assert any(name.endswith(".tfa") for name in seen["names"])
+    assert {"report.html", "environment.json", "protocol.json"} <= set(seen["parent"])
+    assert seen["digest"] == found["targets"]["llvm"]["digest"]
+    assert seen["metrics"]["speedup"] == pytest.approx(found["targets"]["llvm"]["speedup"])
+    assert seen["inputs"] == 1
+    pulled = tunefarm("artifacts", "pull", "cnn@llvm", "-o", tmp_path, "--json", **farm["env"])
+    assert pulled.json["digest"] == seen["digest"]
+    assert Path(pulled.json["path"]).exists()
+    assert tunefarm("artifacts", "pull", "cnn@cuda", **farm["env"]).code != 0
+
+
+def test_nothing_is_left_running(farm: dict[str, Any]) -> None:
+    assert left_over(str(farm["home"].root)) == []
+
+
+def test_planted_faults_are_recorded_and_the_job_finishes(home: Home, tmp_path: Path) -> None:
+    done = tunefarm(
+        *("submit", models.matmul(tmp_path / "mm.onnx"), "--targets", "llvm", "--json"),
+        *("--trials", 12, "--strategy", "random"),
+        TUNEFARM_PLUGINS="tests.plugins.faults",
+    )
+    assert done.code == 0, done.err
+    row = done.json["targets"]["llvm"]
+    assert set(row["failures"]) == {"crash", "run_timeout", "wrong_result", "out_of_memory"}
+    assert all(count == 1 for count in row["failures"].values())
+    assert row["candidates"] == 12
+    assert row["parity"]["passed"]
+    assert left_over(str(home.root)) == []
+
+
+def wait_for(condition: Any, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it has not happened"
+        time.sleep(0.2)
+
+
+def measured(home: Home) -> int:
+    journal = Journal(home)
+    jobs = journal.jobs()
+    count = journal.counts(jobs[0].id)["measured"] if jobs else 0
+    journal.close()
+    return count
+
+
+def test_kill_nine_in_mid_job_then_resume(home: Home, tmp_path: Path) -> None:
+    model = models.cnn(tmp_path / "cnn.onnx")
+    process = start("submit", model, "--targets", "llvm", "--trials", 40, "--json")
+    wait_for(lambda: measured(home) >= 6)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    journal = Journal(home)
+    (job,) = journal.jobs()
+    assert journal.status(job.id) == "interrupted"
+    before = {m.candidate: m.samples for m in journal.measurements(job.id, "llvm", ("screen",))}
+    assert before
+    wait_for(lambda: not left_over(str(home.root)), 90)
+    done = tunefarm("resume", job.id, "--json")
+    assert done.code == 0, done.err
+    after = journal.measurements(job.id, "llvm", ("screen",))
+    assert len(after) == len({m.candidate for m in after}) == 40
+    kept = {m.candidate: m.samples for m in after if m.candidate in before}
+    assert kept == before, "a measured candidate was lost or measured again"
+    assert done.json["targets"]["llvm"]["verdict"] == "FASTER"
+    journal.close()
+
+
+def test_a_second_job_waits_for_the_device_and_ctrl_c_leaves_a_resumable_one(
+    home: Home, tmp_path: Path
+) -> None:
+    model = models.cnn(tmp_path / "cnn.onnx")
+    first = start("submit", model, "--targets", "llvm", "--trials", 500, "--name", "first")
+    wait_for(lambda: measured(home) >= 1)
+    second = start("submit", model, "--targets", "llvm", "--trials", 4, "--name", "second")
+    journal = Journal(home)
+    wait_for(lambda: len(journal.jobs()) == 2)
+    waiting, running = journal.jobs()
+    wait_for(lambda: driver_pid(home, waiting.id) is not None)
+    time.sleep(2)
+    assert (journal.status(waiting.id), journal.status(running.id)) == ("queued", "running")
+    second.send_signal(signal.SIGINT)
+    stopped = finish(second, 60)
+    assert stopped.code == 130
+    assert running.id in stopped.err, "who waits is told for whom"
+    assert f"tunefarm resume {waiting.id}" in stopped.err
+    assert journal.status(waiting.id) == "interrupted"
+    busy = tunefarm("devices", "list", "--json").json["devices"]
+    assert busy[0]["busy"]["job"] == running.id
+    first.send_signal(signal.SIGINT)
+    ended = finish(first, 60)
+    assert ended.code == 130
+    assert journal.status(running.id) == "interrupted"
+    assert tunefarm("cancel", running.id, "--json").json["status"] == "cancelled"
+    journal.close()
+    assert left_over(str(home.root)) == []
+
+
+def test_mlflow_down_stops_nothing_and_catches_up_later(home: Home, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    uri = f"http://127.0.0.1:{port}"
+    model = models.matmul(tmp_path / "mm.onnx")
+    job = ("submit", model, "--targets", "llvm", "--trials", 4, "--tracking-uri", uri)
+    done = tunefarm(*job, "--json")
+    assert done.code == 0, done.err
+    assert done.json["mlflow"]["run_id"] is None
+    assert tunefarm("sync").code == 5
+    server = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"),
+            *("--port", str(port), "--workers", "1"),
+            *("--backend-store-uri", f"sqlite:///{tmp_path / 'server.db'}"),
+            *("--artifacts-destination", str(tmp_path / "files")),
+        ],
+        env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: _listens(port))
+        synced = tunefarm("sync", "--json")
+        assert synced.code == 0, synced.err
+        status = tunefarm("status", done.json["job"], "--json").json
+        assert status["mlflow"]["run_id"]
+        pulled = tunefarm(
+            *("artifacts", "pull", "mm@llvm", "--tracking-uri", uri, "-o", tmp_path, "--json")
+        )
+        assert pulled.code == 0, pulled.err
+        assert pulled.json["digest"] == done.json["targets"]["llvm"]["digest"]
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_detach_watch_and_no_device_skip(home: Home, tmp_path: Path) -> None:
+    model = models.matmul(tmp_path / "mm.onnx")
+    options = ("--targets", "cuda,llvm", "--no-device", "skip", "--trials", 4, "--detach")
+    submitted = tunefarm("submit", model, *options, "--json")
+    assert submitted.code == 0
+    assert submitted.json["status"] == "queued"
+    watched = tunefarm("watch", submitted.json["job"], "--json")
+    assert watched.code == 0, watched.err
+    assert watched.json["status"] == "succeeded"
+    assert "no registered device" in watched.json["targets"]["cuda"]["skipped"]
+    assert watched.json["targets"]["llvm"]["candidates"] <= 4

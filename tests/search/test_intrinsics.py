@@ -1,0 +1,29 @@
+"""What the quick registration of intrinsics rests on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.tvm
+
+CODE = """
+import sys, time
+from tunefarm.search.intrinsics import register_intrinsics
+import tvm
+started = time.perf_counter()
+assert register_intrinsics("llvm", "x86_64") == ("x86",)
+from tvm.s_tir import TensorIntrin, meta_schedule as ms
+ms.TuneContext(num_threads=1)
+seconds = time.perf_counter() - started
+assert TensorIntrin.get("dot_16x4_vnni") is not None
+assert "tvm.s_tir.tensor_intrin.cuda" not in sys.modules, "the whole package was imported"
+print(seconds)
+"""
+
+
+def test_only_the_targets_own_intrinsics_are_imported_and_quickly() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 6.0
