@@ -16,7 +16,8 @@ def command(job: str, as_json: bool) -> None:
     """End JOB for good. What it measured stays on record."""
     from tunefarm.errors import JobError
     from tunefarm.home import Home
-    from tunefarm.results.journal import TERMINAL, Journal, driver_is_alive
+    from tunefarm.results.driver_lock import driver_is_alive
+    from tunefarm.results.journal import TERMINAL, Journal
 
     home = Home.from_environment().prepare()
     journal = Journal(home)

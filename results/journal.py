@@ -6,15 +6,12 @@ fact that is delivered twice is stored once. The driver of a job is the only wri
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -24,8 +21,9 @@ from tunefarm.devices.target import Target, target_from_json
 from tunefarm.errors import Failure, StoreError, UnknownJob
 from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
-from tunefarm.measure.stats import Comparison
+from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import schema
+from tunefarm.results.driver_lock import driver_is_alive
 from tunefarm.search.candidate import Candidate, baseline
 
 TERMINAL = ("succeeded", "failed", "cancelled")
@@ -245,9 +243,16 @@ class Journal:
         self._add(schema.processes, [row])
 
     def add_verdict(
-        self, job: str, target: str, subject: str, winner: str | None, result: Comparison | None
+        self,
+        job: str,
+        target: str,
+        subject: str,
+        winner: str | None,
+        result: Comparison | None,
+        otherwise: Verdict = Verdict.UNMEASURED,
     ) -> None:
-        """What the evidence says of a kernel (its task id) or of the whole (``model``)."""
+        """What the evidence says of a kernel (its task id) or of the whole (``model``); without
+        a comparison, `otherwise`."""
         row = {
             "job": job,
             "target": target,
@@ -258,7 +263,7 @@ class Journal:
             "speedup": result.speedup if result else None,
             "low": result.low if result else None,
             "high": result.high if result else None,
-            "verdict": result.verdict.value if result else "UNMEASURED",
+            "verdict": (result.verdict if result else otherwise).value,
         }
         self._add(schema.verdicts, [row])
 
@@ -453,57 +458,3 @@ def _reason(error: Exception) -> str:
 
 def _list(jobs: list[Job]) -> str:
     return ", ".join(f"{j.id} ({j.name})" for j in jobs[:8])
-
-
-# --------------------------------------------------------------- the driver's life
-
-
-class DriverLock:
-    """Held by the process that drives a job; the kernel drops it when that process ends."""
-
-    def __init__(self, home: Home, job: str) -> None:
-        self._path = home.job_dir(job) / "driver.lock"
-        self._file: IO[str] | None = None
-
-    def acquire(self) -> bool:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(self._path, "a+")  # noqa: SIM115 - held, not used and closed
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return False
-        file.seek(0)
-        file.truncate()
-        file.write(json.dumps({"pid": os.getpid()}))
-        file.flush()
-        self._file = file
-        return True
-
-    def release(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-def driver_is_alive(home: Home, job: str) -> bool:
-    path = home.job_dir(job) / "driver.lock"
-    if not path.exists():
-        return False
-    with open(path) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def driver_pid(home: Home, job: str) -> int | None:
-    """Process id of the living driver."""
-    if not driver_is_alive(home, job):
-        return None
-    try:
-        data: Mapping[str, int] = json.loads((home.job_dir(job) / "driver.lock").read_text())
-        return data.get("pid")
-    except (OSError, ValueError):
-        return None

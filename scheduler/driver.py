@@ -20,7 +20,8 @@ from tunefarm.frontend.program import Program
 from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
 from tunefarm.results.artifact import Packaged
-from tunefarm.results.journal import DriverLock, Job, JobTarget, Journal
+from tunefarm.results.driver_lock import DriverLock
+from tunefarm.results.journal import Job, JobTarget, Journal
 from tunefarm.scheduler import actors
 from tunefarm.scheduler.progress import Reporter, Snapshot
 from tunefarm.scheduler.state import Limits

@@ -102,12 +102,22 @@ class Finals:
     def decide_kernels(self) -> None:
         """A verdict for every kernel, from the held-out run alone."""
         winners, samples = self.race_winners(), self._samples("final")
+        tried = {self.candidates[c].task for c in self._samples("screen")}
         for task, base in self._baselines().items():
             winner = winners.get(task)
             result = None
             if winner is not None:
                 result = judge(samples.get(base, []), samples.get(winner, []), self.protocol)
-            self.journal.add_verdict(self.job.id, self.target.name, task, winner, result)
+            # Tried, and none came near enough to the untuned schedule to race against it.
+            given_up = result is None and task in tried
+            self.journal.add_verdict(
+                self.job.id,
+                self.target.name,
+                task,
+                winner,
+                result,
+                Verdict.SLOWER if given_up else Verdict.UNMEASURED,
+            )
 
     def tuned_traces(self) -> dict[str, str]:
         """The winning trace of each kernel that is FASTER; the others keep their untuned one."""

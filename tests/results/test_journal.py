@@ -16,7 +16,8 @@ from tunefarm.errors import Failure, FailureKind, StoreError, UnknownJob
 from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
-from tunefarm.results.journal import DriverLock, Job, JobTarget, Journal, Measurement
+from tunefarm.results.driver_lock import DriverLock
+from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
 from tunefarm.search.candidate import Candidate
 
 

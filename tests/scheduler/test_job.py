@@ -19,7 +19,8 @@ import pytest
 from tests import models
 from tests.command import finish, start, tunefarm
 from tunefarm.home import Home
-from tunefarm.results.journal import Journal, driver_pid
+from tunefarm.results.driver_lock import driver_pid
+from tunefarm.results.journal import Journal
 
 pytestmark = pytest.mark.ray
 
