@@ -22,9 +22,10 @@ def test_durations(text: str, seconds: float) -> None:
 @given(st.text(max_size=8))
 def test_what_is_no_duration_is_refused(text: str) -> None:
     try:
-        assert Duration().convert(text, None, None) > 0
-    except click.BadParameter as error:
-        assert "30m" in str(error)
+        seconds = Duration().convert(text, None, None)
+    except click.BadParameter:
+        return
+    assert seconds > 0
 
 
 def test_shapes() -> None:

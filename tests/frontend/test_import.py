@@ -38,7 +38,7 @@ def test_a_real_network(tmp_path: Path) -> None:
 
 
 def test_an_unsupported_operator_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match="DFT.*my_fourier"):
+    with pytest.raises(UnsupportedModel, match=r"DFT.*my_fourier"):
         import_model(
             ImportRequest(models.unsupported(tmp_path / "m.onnx"), tmp_path / "program", TARGET)
         )

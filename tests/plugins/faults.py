@@ -107,7 +107,7 @@ class FaultySpace:
         kind = list(KINDS)[point.sketch]
         schedule = replay.new_schedule(self._workload, seed=1)
         block = schedule.get_sblock("matmul")
-        i, j, k = schedule.get_loops(block)[-3:]
+        i, _, _ = schedule.get_loops(block)[-3:]
         update = schedule.decompose_reduction(block, i)
         del update
         schedule.tensorize(

@@ -178,13 +178,13 @@ def test_mlflow_has_runs_curves_tables_plots_and_a_version(
     code = """
 import json, sys
 from mlflow import MlflowClient
-from mlflow.artifacts import list_artifacts
 uri, parent = sys.argv[1:]
 client = MlflowClient(tracking_uri=uri, registry_uri=uri)
 run = client.get_run(parent)
 (child,) = client.search_runs([run.info.experiment_id], f"tags.mlflow.parentRunId = '{parent}'")
 curve = client.get_metric_history(child.info.run_id, "best_latency_ms")
-names = [a.path for p in ("", "plots", "artifact") for a in client.list_artifacts(child.info.run_id, p)]
+places = ("", "plots", "artifact")
+names = [a.path for p in places for a in client.list_artifacts(child.info.run_id, p)]
 version = client.get_model_version_by_alias("cnn", "llvm")
 print(json.dumps({
     "status": [run.info.status, child.info.status], "points": [(m.step, m.value) for m in curve],

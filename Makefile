@@ -1,0 +1,57 @@
+# The two that matter: `make demo` and `make test`. Both set everything up first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := $(CURDIR)/demo
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: setup demo test fast lint format bench lock clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or later is needed: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@command -v ld >/dev/null || { echo "the linker ld is needed: install binutils"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --no-build-isolation --no-deps -e .
+	@touch $@
+
+# A real network, a real search: about five minutes on two cores.
+demo: setup
+	@mkdir -p $(DEMO)
+	$(BIN)/tunefarm zoo squeezenet -o $(DEMO)/squeezenet.onnx
+	TUNEFARM_HOME=$(DEMO)/home $(BIN)/tunefarm submit $(DEMO)/squeezenet.onnx \
+	  --targets llvm --trials 400 --budget 5m
+
+test: setup
+	$(BIN)/python -m pytest
+
+# The tests that need neither the compiler nor Ray.
+fast: setup
+	$(BIN)/python -m pytest -m "not tvm and not ray"
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Candidates per second of the reference tuner, then whole jobs beside ONNX Runtime.
+bench: setup
+	$(BIN)/python benchmarks/reference_rate.py
+	$(BIN)/python benchmarks/networks.py squeezenet shufflenet resnet50 inception_v1 densenet121
+
+# Needs uv (pip install uv). The lock names no index: it installs from whichever pip is told.
+lock:
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header --no-annotate -o requirements.lock
+
+clean:
+	rm -rf $(VENV) $(DEMO) build *.egg-info
