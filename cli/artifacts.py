@@ -63,7 +63,7 @@ def list_(as_json: bool) -> None:
 @json_option
 def pull(reference: str, output: Path, tracking_uri: str | None, as_json: bool) -> None:
     """Fetch an artifact from the registry by name and alias (its target); checked on arrival."""
-    from tunefarm.errors import ArtifactTampered
+    from tunefarm.errors import ArtifactError, ArtifactTampered
     from tunefarm.home import Home
     from tunefarm.results import tracking
     from tunefarm.results.bundle import open_bundle, verify
@@ -72,13 +72,16 @@ def pull(reference: str, output: Path, tracking_uri: str | None, as_json: bool) 
     name, _, alias = reference.partition("@")
     uri = tracking_uri or home.mlflow_uri
     path, digest = tracking.pull(home, uri, name, alias or None, output)
-    bundle = open_bundle(path)
-    if bundle.digest != digest:
+    try:
+        bundle = open_bundle(path)
+        if bundle.digest != digest:
+            raise ArtifactTampered(
+                f"{reference}: the registry promised {digest[:12]}, this is {bundle.digest[:12]}"
+            )
+        verify(bundle)
+    except ArtifactError:
         path.unlink()
-        raise ArtifactTampered(
-            f"{reference}: the registry promised {digest[:12]}, the file is {bundle.digest[:12]}"
-        )
-    verify(bundle)
+        raise
     if as_json:
         show_json({"path": str(path), "digest": digest})
     else:

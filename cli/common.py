@@ -23,7 +23,8 @@ def fail(error: TunefarmError, as_json: bool) -> NoReturn:
     if error.hint:
         click.echo(f"  {error.hint}", err=True)
     if as_json:
-        show_json({"error": error.message, "hint": error.hint, "exit_code": error.exit_code})
+        document = {"error": error.message, "hint": error.hint, "exit_code": error.exit_code}
+        show_json({**document, "job": error.job} if error.job else document)
     sys.exit(error.exit_code)
 
 

@@ -66,7 +66,7 @@ class ConsoleReporter:
         if snapshot.phase != self._last_phase or (due and text != self._last_text):
             self._write_log(text)
             if self._live is None:
-                print(text, file=self._stream, flush=True)
+                self._print(text)
             self._last_text, self._last_time = text, time.monotonic()
             self._last_phase = snapshot.phase
         if self._live is not None:
@@ -77,11 +77,21 @@ class ConsoleReporter:
         if self._live is not None:
             self._live.console.print(text, style="dim", highlight=False)
         else:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        """A reader that has gone away (`2>&1 | head`) must not end a job."""
+        try:
             print(text, file=self._stream, flush=True)
+        except (OSError, ValueError):
+            pass
 
     def _write_log(self, text: str) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        self._log.write(f"{stamp} {text}\n")
+        try:
+            self._log.write(f"{stamp} {text}\n")
+        except (OSError, ValueError):
+            pass
 
     def close(self) -> None:
         if self._live is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
@@ -80,7 +81,7 @@ def _device() -> str:
 
 def _compiler() -> str:
     """Builds and runs a real kernel, the way candidates are."""
-    from tunefarm.cli.selftest import build_and_run
+    from tunefarm.measure.selftest import build_and_run
 
     return build_and_run()
 
@@ -117,6 +118,8 @@ def command(as_json: bool) -> None:
     if as_json:
         show_json({"checks": rows})
     bad = [row["check"] for row in rows if not row["ok"]]
+    if bad and as_json:
+        sys.exit(JobError.exit_code)
     if bad:
         raise JobError(f"not in order: {', '.join(str(name) for name in bad)}")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from typing import Any, ClassVar
 
 import click
 
 from tunefarm import __version__
-from tunefarm.cli.common import fail
-from tunefarm.errors import Interrupted, TunefarmError
+from tunefarm.cli.common import fail, show_json
+from tunefarm.errors import Interrupted, JobError, TunefarmError
 
 _COMMANDS = {
     "submit": ("tunefarm.cli.submit", "Tune a model and package an artifact per target."),
@@ -76,8 +77,14 @@ def main(args: list[str] | None = None) -> Any:
         sys.exit(leave.exit_code)
     except click.ClickException as error:
         error.show()
+        if as_json:
+            show_json({"error": error.format_message(), "hint": "", "exit_code": 2})
         sys.exit(2)
     except (click.exceptions.Abort, KeyboardInterrupt):
         fail(Interrupted("interrupted"), as_json)
     except BrokenPipeError:
-        sys.exit(0)
+        sys.exit(0)  # who read our output has seen enough: `tunefarm jobs | head`
+    except Exception as error:
+        traceback.print_exc()
+        name = type(error).__name__
+        fail(JobError(f"{name}: {error}", hint="This is a fault of tunefarm's."), as_json)

@@ -97,9 +97,7 @@ def command(
         protocol=_protocol(seed),
     )
     journal = Journal(home)
-    journal.add_job(job)
-    for target in chosen:
-        journal.add_target(job.id, target)
+    journal.add_job(job, chosen)
     if detach:
         _detach(home, job, as_json)
         return
@@ -139,7 +137,8 @@ def _resolve(home: Home, text: str, skip: bool) -> tuple[list[JobTarget], dict[s
 
     wanted = parse_targets(text)
     devices = local_devices(home)
-    chosen, skipped = [], {}
+    chosen: list[JobTarget] = []
+    skipped: dict[str, str] = {}
     for target in wanted:
         try:
             device = device_for(target, devices)
@@ -151,6 +150,8 @@ def _resolve(home: Home, text: str, skip: bool) -> tuple[list[JobTarget], dict[s
         tools = dict(device.toolchain)
         toolchain = f"tvm-{tools['tvm']} llvm-{tools['llvm']} {tools['linker']}"
         resolved = target.with_attrs(dict(device.target.attrs))
+        if any((t.resolved, t.device) == (resolved, device) for t in chosen):
+            continue  # the same target under another name
         chosen.append(JobTarget(target.text, resolved, device, toolchain))
     if not chosen:
         reasons = "; ".join(skipped.values())
@@ -189,6 +190,7 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
     """Drive a job in this process, show its progress, and print its outcome."""
     from tunefarm.cli import results
     from tunefarm.cli.console import ConsoleReporter
+    from tunefarm.errors import TunefarmError
     from tunefarm.results import report
     from tunefarm.scheduler.driver import StopFlag, drive
 
@@ -200,6 +202,8 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
         outcome = drive(home, job.id, reporter, stop)
     except BaseException as error:
         reporter.line(f"{type(error).__name__}: {error}")
+        if isinstance(error, TunefarmError):
+            error.job = job.id
         raise
     finally:
         reporter.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from tunefarm.cli.common import json_option, show_json
@@ -11,15 +13,16 @@ from tunefarm.cli.common import json_option, show_json
 @click.argument("job", required=False)
 @json_option
 def command(job: str | None, as_json: bool) -> None:
-    """Write to MLflow what it missed: of JOB, or of every ended job."""
+    """Write to MLflow what it missed: of JOB, or of every ended job, oldest first."""
     from tunefarm.errors import JobError
     from tunefarm.home import Home
-    from tunefarm.results.journal import Journal
+    from tunefarm.results.journal import TERMINAL, Journal
     from tunefarm.results.tracking import sync_job
 
     home = Home.from_environment().prepare()
     journal = Journal(home)
-    jobs = [journal.job(job)] if job else journal.jobs()
+    jobs = [journal.job(job)] if job else list(reversed(journal.jobs()))
+    jobs = [j for j in jobs if journal.status(j.id) in TERMINAL]
     outcome = {j.id: sync_job(journal, j.id, j.options["tracking_uri"]) for j in jobs}
     if as_json:
         show_json({"jobs": outcome})
@@ -27,4 +30,6 @@ def command(job: str | None, as_json: bool) -> None:
         if not as_json:
             click.echo(f"{name}: {problem or 'in MLflow'}")
     if any(outcome.values()):
+        if as_json:
+            sys.exit(JobError.exit_code)
         raise JobError("MLflow could not be written", hint="Start it, then: tunefarm sync")

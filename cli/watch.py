@@ -40,4 +40,6 @@ def command(job: str, every: float, as_json: bool) -> None:
         time.sleep(every)
     if as_json:
         show_json(data)
-    sys.exit(_EXIT.get(data["status"], 5))
+    failures = [e["detail"] for e in journal.events(found.id) if e["kind"] == "failed"]
+    failed = failures[-1]["exit_code"] if failures else 5
+    sys.exit(_EXIT.get(data["status"], failed))

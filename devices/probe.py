@@ -10,7 +10,8 @@ from typing import Any
 from tunefarm.devices import cpu
 from tunefarm.devices.device import Device, device_from_dict
 from tunefarm.devices.target import make_target
-from tunefarm.process import Child
+from tunefarm.errors import NoDevice
+from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 PROBE_LIMIT_S = 120.0
 
@@ -56,4 +57,9 @@ def _llvm_version() -> tuple[int, ...]:
 def probe() -> tuple[Device, ...]:
     """Every device of this machine that tunefarm can use: for now, its CPU."""
     with Child("tunefarm.devices.probe:probe_host") as child:
-        return (device_from_dict(child.call(None, PROBE_LIMIT_S)),)
+        try:
+            return (device_from_dict(child.call(None, PROBE_LIMIT_S)),)
+        except (ChildTimeout, ChildDied, ChildError) as error:
+            raise NoDevice(
+                f"this machine's CPU cannot be probed: {error}", hint="tunefarm doctor"
+            ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 import json
 import os
@@ -24,20 +25,26 @@ from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import Program, TensorSpec, load_program, program_to_dict
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
+HANDLER = "tunefarm.frontend.importer:run_import"
+
 
 @dataclass(frozen=True)
 class ImportRequest:
-    """`model` is imported for `target` into `directory`, which appears whole or not at all."""
+    """`model` is imported for `target` into `directory`, which appears whole or not at all.
+
+    Where `digest` is given (SHA-256 of the file), another file of the same name is refused.
+    """
 
     model: Path
     directory: Path
     target: Target
+    digest: str = ""
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     limits: ImportLimits = field(default_factory=ImportLimits)
 
 
-def import_model(request: ImportRequest) -> Program:
-    """Import in a child process.
+def import_model(request: ImportRequest, child: Child | None = None) -> Program:
+    """Import in a child process (of the caller's, who may then end it).
 
     Raises:
         InvalidModel, UnsupportedModel, UsageError: see `frontend.onnx_file`; also when the
@@ -46,7 +53,7 @@ def import_model(request: ImportRequest) -> Program:
     if (request.directory / "evidence.json").exists():
         return load_program(request.directory)
     limits = request.limits
-    child = Child("tunefarm.frontend.importer:run_import", memory_bytes=limits.memory_bytes)
+    child = child or Child(HANDLER, memory_bytes=limits.memory_bytes)
     hint = "The file may be hostile or broken; if it is sound, raise the import limits."
     with child:
         try:
@@ -71,6 +78,26 @@ def import_model(request: ImportRequest) -> Program:
     return load_program(request.directory)
 
 
+class Importing:
+    """An import under way, which can be waited for and given up."""
+
+    def __init__(self, request: ImportRequest) -> None:
+        self._child = Child(HANDLER, memory_bytes=request.limits.memory_bytes)
+        self._pool = concurrent.futures.ThreadPoolExecutor(1)
+        self._future = self._pool.submit(import_model, request, self._child)
+
+    def wait(self, seconds: float) -> bool:
+        """True when it has ended, one way or another."""
+        return bool(concurrent.futures.wait([self._future], timeout=seconds).done)
+
+    def result(self) -> Program:
+        return self._future.result()
+
+    def close(self) -> None:
+        self._child.kill()
+        self._pool.shutdown(wait=False)
+
+
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
@@ -81,9 +108,15 @@ def run_import(request: ImportRequest) -> None:
     warnings.simplefilter("ignore")
     log = PassLog()
     model = read_model(request.model, request.limits)
+    digest = hashlib.sha256(request.model.read_bytes()).hexdigest()
+    if request.digest and digest != request.digest:
+        raise InvalidModel(
+            f"{request.model} is not the file that was submitted (its content has changed)",
+            hint="Put the old file back, or submit the new one.",
+        )
     origin = {
         "source": request.model.name,
-        "digest": hashlib.sha256(request.model.read_bytes()).hexdigest(),
+        "digest": digest,
         "producer": f"{model.producer_name} {model.producer_version}".strip(),
         "ir_version": model.ir_version,
         "opset": {o.domain or "ai.onnx": o.version for o in model.opset_import},
@@ -91,7 +124,12 @@ def run_import(request: ImportRequest) -> None:
     bind_shapes(model, dict(request.shapes))
     counts = Counter(node.op_type for node in model.graph.node)
     _check_operators(model)
-    original = model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b""
+    if model.ByteSize() >= 2**31 - 1:
+        raise UnsupportedModel(
+            f"{request.model} has more than 2 GiB with its weights",
+            hint="Split it, or store its weights in half precision.",
+        )
+    original = model.SerializeToString()
     graph = Graph(model)
     for graph_pass in PASSES:
         started, before = time.perf_counter(), len(graph.nodes)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import signal
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import Failure, FailureKind
@@ -50,7 +46,7 @@ class Builder:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._child = Child(
-            "tunefarm.measure.build:run_build",
+            "tunefarm.measure.compile:run_build",
             env={"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             memory_bytes=BUILD_MEMORY_BYTES,
         )
@@ -68,7 +64,7 @@ class Builder:
         except ChildDied as error:
             failure = failure_of_death(error, "the compiler")
         except ChildError as error:
-            failure = Failure(_kind(error), _first_line(error.message))
+            failure = Failure(_kind(error), _last_line(error.message))
         return BuildOutcome(library, failure, time.monotonic() - started)
 
     def close(self) -> None:
@@ -87,6 +83,8 @@ def _kind(error: ChildError) -> FailureKind:
         return FailureKind.INVALID_SCHEDULE
     if is_memory_error(error):
         return FailureKind.OUT_OF_MEMORY
+    if error.type_name in ("LinkError", "OSError", "FileNotFoundError"):
+        return FailureKind.INFRASTRUCTURE  # a full disk or a missing linker is not its fault
     return FailureKind.COMPILE_ERROR
 
 
@@ -95,47 +93,6 @@ def is_memory_error(error: ChildError) -> bool:
     return error.type_name == "MemoryError" or any(w in error.message.lower() for w in words)
 
 
-def _first_line(message: str) -> str:
+def _last_line(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return lines[-1][:500] if lines else "no reason given"
-
-
-def run_build(request: BuildRequest) -> Library:
-    """In the child: replay, lower, compile, link."""
-    import tvm
-
-    from tunefarm.search import replay
-
-    _warm_up()
-    workload = replay.load_workload(request.workload)
-    function = replay.scheduled_function(workload, request.target, request.trace)
-    module, packed = replay.kernel_module(function)
-    built = tvm.tirx.build(module, target=replay.tvm_target(request.target))
-    link(built, request.library)
-    return Library(request.library, packed)
-
-
-def link(module: Any, library: Path) -> None:
-    """One object, one `ld -shared`: gcc would take six times as long to the same bytes."""
-    library.parent.mkdir(parents=True, exist_ok=True)
-    stem = library.with_name(f".{library.stem}.{os.getpid()}")
-    object_file, shared = stem.with_suffix(".o"), stem.with_suffix(".so")
-    try:
-        module.write_to_file(str(object_file))
-        subprocess.run(
-            ["ld", "-shared", "-o", str(shared), str(object_file)],
-            check=True,
-            capture_output=True,
-        )
-        os.replace(shared, library)
-    finally:
-        object_file.unlink(missing_ok=True)
-        shared.unlink(missing_ok=True)
-
-
-def _warm_up() -> None:
-    from tunefarm.search.intrinsics import register_intrinsics
-    from tunefarm.search.plugins import load_plugins
-
-    register_intrinsics("llvm", platform.machine())
-    load_plugins()

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, compare
 
-Samples = Mapping[str, Sequence[Sequence[float]]]
-"""By candidate: samples in seconds per call, by process."""
+Runs = Mapping[int, Sequence[float]]
+"""Samples in seconds per call, by the number of the process that took them."""
+Samples = Mapping[str, Runs]
+"""By candidate."""
 
 
 def finalists(screened: Mapping[str, float], top: int) -> list[str]:
@@ -22,25 +24,28 @@ def race_winner(raced: Samples, processes: int) -> str | None:
 
     One that lacks a process (it faulted, or its kernel's race did) is not proven and cannot win.
     """
-    complete = {c: runs for c, runs in raced.items() if len(runs) == processes and all(runs)}
     medians = {
-        candidate: statistics.median(statistics.median(run) for run in runs)
-        for candidate, runs in complete.items()
+        candidate: statistics.median(statistics.median(run) for run in runs.values())
+        for candidate, runs in raced.items()
+        if _complete(runs, processes)
     }
     return min(medians, key=lambda c: medians[c]) if medians else None
 
 
-def judge(
-    base: Sequence[Sequence[float]], tuned: Sequence[Sequence[float]], protocol: Protocol
-) -> Comparison | None:
-    """The verdict on fresh samples; None when either side lacks them in any process."""
-    if not base or len(base) != len(tuned) or not all(map(len, [*base, *tuned])):
+def judge(base: Runs, tuned: Runs, processes: int, protocol: Protocol) -> Comparison | None:
+    """The verdict on fresh samples; None when either side lacks any of the processes."""
+    if not _complete(base, processes) or not _complete(tuned, processes):
         return None
+    order = range(processes)
     return compare(
-        base,
-        tuned,
+        [base[p] for p in order],
+        [tuned[p] for p in order],
         confidence=protocol.confidence,
         margin=protocol.margin,
         resamples=protocol.resamples,
         seed=protocol.seed,
     )
+
+
+def _complete(runs: Runs, processes: int) -> bool:
+    return set(runs) == set(range(processes)) and all(runs.values())

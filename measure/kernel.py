@@ -24,7 +24,7 @@ from tunefarm.measure.gate import (
 )
 from tunefarm.measure.protocol import Protocol
 
-_CACHED_TASKS = 4
+_CACHE_BYTES = 2**29
 
 
 class WrongResult(Exception):
@@ -72,10 +72,16 @@ class Arguments:
                 reference = stored[f"out{seed}"]
                 inputs = make_inputs(facts, seed, bool(stored["positive"]))
             self._cache[key] = (inputs, reference)
-            while len(self._cache) > 2 * _CACHED_TASKS:
+            while len(self._cache) > 2 and self._bytes() > _CACHE_BYTES:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(key)
         return self._cache[key]
+
+    def _bytes(self) -> int:
+        return sum(
+            reference.nbytes + sum(math.prod(t.shape) * 8 for t in inputs)
+            for inputs, reference in self._cache.values()
+        )
 
 
 def make_inputs(facts: KernelFacts, seed: int, positive: bool) -> list[Any]:
@@ -129,10 +135,13 @@ def screen(
         kernel.run(bound)
         elapsed = time.perf_counter() - started
         _check(bound[-1].numpy(), reference, facts, seed)
-    if incumbent_s is not None and elapsed > protocol.truncate_factor * incumbent_s:
-        return Screening((elapsed,), True)
     number = calls_per_sample(elapsed, protocol)
-    repeat = max(protocol.screen_samples, round(protocol.screen_s / (number * max(elapsed, 1e-7))))
+    # In the runtime's own loop: one call from Python costs microseconds that are not the kernel's.
+    first = kernel.sample(bound, number, 1)
+    if incumbent_s is not None and first[0] > protocol.truncate_factor * incumbent_s:
+        return Screening(tuple(first), True)
+    number = calls_per_sample(first[0], protocol)
+    repeat = max(protocol.screen_samples, round(protocol.screen_s / (number * first[0])))
     return Screening(tuple(kernel.sample(bound, number, min(repeat, 20))), False)
 
 
@@ -153,6 +162,7 @@ def race(
     facts: KernelFacts,
     protocol: Protocol,
     arguments: Arguments,
+    rounds: int,
     order_seed: int,
 ) -> dict[str, list[float]]:
     """Interleaved rounds of several candidates of one kernel, in random order in each round.
@@ -183,7 +193,7 @@ def race(
     samples: dict[str, list[float]] = {name: [] for name in kernels}
     rng = random.Random(order_seed)
     deadline = time.perf_counter() + protocol.race_kernel_s
-    for turn in range(protocol.race_rounds):
+    for turn in range(rounds):
         if turn >= 2 and time.perf_counter() > deadline:
             break
         names = [n for n in kernels if turn < 2 or turn % 4 == 0 or estimates[n] <= slow]

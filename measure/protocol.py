@@ -26,7 +26,8 @@ class Protocol:
         race_top: candidates of a kernel that race against its untuned schedule.
         race_processes, race_rounds: fresh processes, and interleaved rounds in each.
         race_kernel_s: time for one kernel's rounds in one process.
-        final_processes: fresh processes of the held-out run, winner against untuned.
+        final_processes, final_rounds: the same for the held-out run, winner against untuned. With
+            fewer than six processes the bootstrap of their median cannot reach 95 %.
         model_processes, model_rounds, model_s: the same for the whole model.
         resamples: of the bootstrap; confidence of its intervals; margin of a verdict.
     """
@@ -47,8 +48,9 @@ class Protocol:
     race_processes: int = 2
     race_rounds: int = 10
     race_kernel_s: float = 0.5
-    final_processes: int = 3
-    model_processes: int = 5
+    final_processes: int = 6
+    final_rounds: int = 5
+    model_processes: int = 6
     model_rounds: int = 20
     model_s: float = 6.0
     resamples: int = 10_000

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tunefarm.errors import Failure, FailureKind
 from tunefarm.frontend.program import TensorSpec
@@ -15,12 +13,21 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 MODEL_LIMIT_S = 900.0
+PREPARE_LIMIT_S = 60.0
 RUNTIME_ONLY = {"TVM_USE_RUNTIME_LIB": "1"}
 
 
 def thread_env(threads: int) -> dict[str, str]:
     """Both pools: TVM's, and the one of the canary's matrix product."""
     return {"TVM_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Make a kernel's inputs and read its references: not on the candidate's time."""
+
+    facts: KernelFacts
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class KernelRace:
     facts: KernelFacts
     entries: tuple[tuple[str, Library], ...]
     protocol: Protocol
+    rounds: int
     order_seed: int
 
 
@@ -48,6 +56,7 @@ class RaceRequest:
 
     kernels: tuple[tuple[KernelFacts, tuple[tuple[str, Library], ...]], ...]
     protocol: Protocol
+    rounds: int
     process: int
 
 
@@ -82,7 +91,7 @@ class Runner:
 
     def _new_child(self) -> Child:
         return Child(
-            "tunefarm.measure.runner:serve",
+            "tunefarm.measure.serve:serve",
             env={**RUNTIME_ONLY, **thread_env(self._threads)},
             memory_bytes=self._memory_bytes,
         )
@@ -93,6 +102,8 @@ class Runner:
     def screen(self, request: ScreenRequest) -> ScreenOutcome:
         limit = request.protocol.run_limit(request.incumbent_s)
         try:
+            if not request.make_reference:
+                self._child.call(Prepare(request.facts, request.protocol.seeds), PREPARE_LIMIT_S)
             return ScreenOutcome(self._child.call(request, limit), None)
         except ChildTimeout:
             failure = Failure(FailureKind.RUN_TIMEOUT, f"no result within {limit:.1f} s")
@@ -100,6 +111,9 @@ class Runner:
             failure = failure_of_death(error, "the kernel")
         except ChildError as error:
             failure = _failure(error)
+            # Whoever computes nonsense may have written where it should not: its inputs are
+            # everybody's, so they are made anew.
+            self._child.kill()
         return ScreenOutcome(None, failure)
 
     def race(self, request: RaceRequest) -> dict[str, dict[str, list[float]]]:
@@ -111,7 +125,8 @@ class Runner:
         results: dict[str, dict[str, list[float]]] = {}
         with self._new_child() as child:
             for index, (facts, entries) in enumerate(request.kernels):
-                one = KernelRace(facts, entries, request.protocol, 1000 * request.process + index)
+                seed = 1000 * request.process + index
+                one = KernelRace(facts, entries, request.protocol, request.rounds, seed)
                 try:
                     results[facts.task] = child.call(one, 2 * request.protocol.run_limit_s)
                 except (ChildTimeout, ChildDied, ChildError):
@@ -124,9 +139,16 @@ class Runner:
             samples: dict[str, list[float]] = child.call(request, MODEL_LIMIT_S)
         return samples
 
-    def canary(self) -> float:
-        """Median seconds of a fixed small piece of work, to tell a disturbed machine by."""
-        answer: float = self._child.call("canary", 30.0)
+    def canary(self) -> float | None:
+        """Median seconds of a fixed small piece of work, to tell a disturbed machine by.
+
+        None when the child does not survive it: an earlier candidate may have spoilt it.
+        """
+        try:
+            answer: float = self._child.call("canary", 30.0)
+        except (ChildTimeout, ChildDied, ChildError):
+            self._child.kill()
+            return None
         return answer
 
     def close(self) -> None:
@@ -139,55 +161,3 @@ def _failure(error: ChildError) -> Failure:
     if is_memory_error(error):
         return Failure(FailureKind.OUT_OF_MEMORY, error.message[-500:])
     return Failure(FailureKind.CRASH, error.message[-500:])
-
-
-def serve(request: Any) -> Any:
-    """In the child."""
-    return _HANDLERS[type(request)](request)
-
-
-def _screen(request: ScreenRequest) -> Screening:
-    from tunefarm.measure import kernel
-
-    if request.make_reference:
-        kernel.make_reference(request.library, request.facts, request.protocol)
-    return kernel.screen(
-        request.library, request.facts, request.protocol, request.incumbent_s, _arguments()
-    )
-
-
-def _race(request: KernelRace) -> dict[str, list[float]]:
-    from tunefarm.measure import kernel
-
-    seed = request.protocol.seed + request.order_seed
-    entries = dict(request.entries)
-    return kernel.race(entries, request.facts, request.protocol, _arguments(), seed)
-
-
-def _model(request: ModelRequest) -> dict[str, list[float]]:
-    from tunefarm.measure import model
-
-    return model.interleave(request)
-
-
-def _canary(_request: str) -> float:
-    from tunefarm.measure import kernel
-
-    return kernel.canary()
-
-
-_HANDLERS: dict[type, Callable[[Any], Any]] = {
-    ScreenRequest: _screen,
-    KernelRace: _race,
-    ModelRequest: _model,
-    str: _canary,
-}
-_CACHE: list[Any] = []
-
-
-def _arguments() -> Any:
-    from tunefarm.measure import kernel
-
-    if not _CACHE:
-        _CACHE.append(kernel.Arguments())
-    return _CACHE[0]

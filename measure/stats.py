@@ -64,7 +64,8 @@ def compare(
 
 
 def _median(samples: Processes) -> float:
-    return float(np.median(np.concatenate([np.asarray(s, dtype=float) for s in samples])))
+    """The statistic that the interval is of: the median of the processes' medians."""
+    return float(np.median([np.median(np.asarray(s, dtype=float)) for s in samples]))
 
 
 def _bootstrap(
@@ -99,9 +100,3 @@ def verdict(low: float, high: float, margin: float) -> Verdict:
     if low >= 1 / (1 + margin) and high <= 1 + margin:
         return Verdict.SAME
     return Verdict.AMBIGUOUS
-
-
-def relative_spread(samples: Sequence[float]) -> float:
-    """Interquartile range over median: how noisy a set of samples is."""
-    low, middle, high = np.quantile(np.asarray(samples, dtype=float), [0.25, 0.5, 0.75])
-    return float((high - low) / middle)

@@ -49,13 +49,13 @@ def package(
     program: Program,
     library: Path,
     *,
-    traces: dict[str, str],
+    traces: dict[str, str] | None,
     comparison: Comparison | None,
     parity: Parity,
     conditions: dict[str, Any],
     wall_s: float,
 ) -> Packaged:
-    """Write the artifact, whole or not at all."""
+    """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's."""
     parts = {
         LIBRARY: library.read_bytes(),
         "schedules.json": _json(_schedules(target, program, traces)),
@@ -95,8 +95,12 @@ def _json(data: Any) -> bytes:
     return (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _schedules(target: JobTarget, program: Program, traces: dict[str, str]) -> dict[str, Any]:
+def _schedules(
+    target: JobTarget, program: Program, traces: dict[str, str] | None
+) -> dict[str, Any]:
     """Enough to build the same library again from the same model."""
+    if traces is None:
+        program, traces = _untuned(program), {}
     return {
         "target": target.resolved.tvm,
         "toolchain": target.toolchain,
@@ -120,11 +124,14 @@ def _manifest(
     target: JobTarget,
     program: Program,
     parts: dict[str, bytes],
-    traces: dict[str, str],
+    traces: dict[str, str] | None,
     comparison: Comparison | None,
     parity: Parity,
     wall_s: float,
 ) -> dict[str, Any]:
+    shipped = "untuned" if traces is None else "tuned"
+    if traces is None:
+        program, traces = _untuned(program), {}
     device = target.device
     verdicts = journal.verdicts(job.id, target.name)
     return {
@@ -132,6 +139,7 @@ def _manifest(
         "complete": True,
         "name": job.name,
         "job": job.id,
+        "shipped": shipped,
         "model": {
             "digest": program.evidence["digest"],
             "source": job.model_source,
@@ -176,6 +184,13 @@ def _manifest(
             for name, data in sorted(parts.items())
         },
     }
+
+
+def _untuned(program: Program) -> Program:
+    """The program as the plain build has it: without the change of layout."""
+    passes = [p for p in program.evidence["passes"] if p["detail"] not in ("layout", "program")]
+    evidence_ = {**program.evidence, "layout": "as imported", "passes": passes}
+    return dataclasses.replace(program, evidence=evidence_)
 
 
 def _verdict_row(row: dict[str, Any] | None) -> dict[str, Any]:

@@ -26,6 +26,8 @@ LIBRARY = "lib/model.so"
 SCHEMA = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _PART_LIMIT = 4 * 2**30
+_REQUIRED = {"name", "requires", "files", "threads", "inputs", "outputs", "target", "result"}
+_HOST = {"os", "machine", "cpu_features", "tvm_runtime"}
 _UNREADABLE = (
     OSError,
     KeyError,
@@ -75,21 +77,22 @@ def open_bundle(path: Path) -> Bundle:
     data = _read_part(path, MANIFEST, 64 * 2**20)
     try:
         manifest = json.loads(data)
-        files = manifest["files"]
-        schema, complete = int(manifest["schema"]), manifest["complete"] is True
-        sound = isinstance(files, dict) and all(
-            _NAME.fullmatch(name) and 0 <= int(entry["bytes"]) <= _PART_LIMIT and entry["sha256"]
-            for name, entry in files.items()
+        schema = int(manifest["schema"])
+        if schema > SCHEMA:
+            raise ArtifactIncompatible(
+                f"{path}: manifest schema {schema}; this tunefarm reads up to {SCHEMA}",
+                hint="Use a newer tunefarm.",
+            )
+        complete = manifest["complete"] is True and set(manifest) >= _REQUIRED
+        complete = complete and set(manifest["requires"]) >= _HOST
+        sound = all(
+            _NAME.fullmatch(name) and 0 <= entry["bytes"] <= _PART_LIMIT and entry["sha256"]
+            for name, entry in manifest["files"].items()
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactTampered(f"{path}: its manifest makes no sense ({error})") from None
-    if not sound or not complete or LIBRARY not in files:
+    if not sound or not complete or LIBRARY not in manifest["files"]:
         raise ArtifactTampered(f"{path}: its manifest is not complete")
-    if schema > SCHEMA:
-        raise ArtifactIncompatible(
-            f"{path}: manifest schema {schema}; this tunefarm reads up to {SCHEMA}",
-            hint="Use a newer tunefarm.",
-        )
     return Bundle(path, hashlib.sha256(data).hexdigest(), manifest)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Mapping
 from typing import IO
 
@@ -21,11 +22,16 @@ class DriverLock:
     def acquire(self) -> bool:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = open(self._path, "a+")  # noqa: SIM115 - held, not used and closed
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return False
+        deadline = time.monotonic() + 1.0  # somebody who only looks holds it for a moment
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    file.close()
+                    return False
+                time.sleep(0.05)
         file.seek(0)
         file.truncate()
         file.write(json.dumps({"pid": os.getpid()}))

@@ -12,6 +12,15 @@ import pyarrow.parquet as pq
 
 from tunefarm.results.journal import JobTarget, Journal
 
+KERNEL_COLUMNS = [
+    *("task", "kernel", "calls", "mflop", "candidates", "verdict", "untuned_ms", "tuned_ms"),
+    *("speedup", "low", "high", "gflops", "shapes"),
+]
+CANDIDATE_COLUMNS = [
+    *("candidate", "task", "kernel", "origin", "median_ms", "samples", "truncated", "build_s"),
+    *("failure", "message"),
+]
+
 
 def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
     """One row per kernel: work, verdict, latencies (ms), speed-up with interval, GFLOP/s."""
@@ -42,7 +51,7 @@ def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
                 "shapes": shapes,
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=KERNEL_COLUMNS)
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -76,7 +85,7 @@ def candidate_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
                 "message": failure["message"] if failure else "",
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=CANDIDATE_COLUMNS)
 
 
 def best_so_far(journal: Journal, job: str, target: str) -> pd.DataFrame:

@@ -6,6 +6,7 @@ fact that is delivered twice is stored once. The driver of a job is the only wri
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterable
 from contextlib import contextmanager
@@ -118,36 +119,36 @@ class Journal:
                 "then resume the job.",
             ) from error
 
-    def add_job(self, job: Job) -> None:
-        self._add(
-            schema.jobs,
-            [
-                {
-                    "job": job.id,
-                    "name": job.name,
-                    "created": job.created,
-                    "model_digest": job.model_digest,
-                    "model_source": job.model_source,
-                    "options": job.options,
-                    "protocol": job.protocol,
-                }
-            ],
-        )
-        self.add_event(job.id, "queued")
+    def add_job(self, job: Job, targets: Iterable[JobTarget]) -> None:
+        """A job with all its targets, or nothing."""
+        row = {
+            "job": job.id,
+            "name": job.name,
+            "created": job.created,
+            "model_digest": job.model_digest,
+            "model_source": job.model_source,
+            "options": job.options,
+            "protocol": job.protocol,
+        }
+        target_rows = [
+            {
+                "job": job.id,
+                "target": target.name,
+                "resolved": target.resolved.to_json(),
+                "device": target.device.to_dict(),
+                "toolchain": target.toolchain,
+            }
+            for target in targets
+        ]
+        queued = {"job": job.id, "time": time.time(), "kind": "queued", "detail": {}}
+        with self._writing() as connection:
+            connection.execute(sa.insert(schema.jobs), [row])
+            connection.execute(sa.insert(schema.job_targets), target_rows)
+            connection.execute(sa.insert(schema.job_events), [queued])
 
     def add_event(self, job: str, kind: str, **detail: Any) -> None:
         row = {"job": job, "time": time.time(), "kind": kind, "detail": detail}
         self._add(schema.job_events, [row])
-
-    def add_target(self, job: str, target: JobTarget) -> None:
-        row = {
-            "job": job,
-            "target": target.name,
-            "resolved": target.resolved.to_json(),
-            "device": target.device.to_dict(),
-            "toolchain": target.toolchain,
-        }
-        self._add(schema.job_targets, [row])
 
     def add_tasks(self, job: str, target: str, tasks: Iterable[TuningTask]) -> None:
         self._add(
@@ -232,7 +233,7 @@ class Journal:
         self, job: str, target: str, phase: str, process: int, made: Iterable[Measurement]
     ) -> None:
         """One fresh process of a phase has reported (its measurements first)."""
-        self.add_measurements(job, target, made)
+        self.add_measurements(job, target, made)  # a kill in between repeats the process, no more
         row = {
             "job": job,
             "target": target,
@@ -301,14 +302,14 @@ class Journal:
         return self._rows(query)
 
     def job(self, wanted: str) -> Job:
-        """The job with this id, or this unambiguous beginning of one, or the newest of this name.
+        """The job with this id, the newest of this name, or this unambiguous beginning of an id.
 
         Raises:
             UnknownJob: there is none, or more than one.
         """
         jobs = self.jobs()
-        found = [j for j in jobs if j.id == wanted] or [j for j in jobs if j.id.startswith(wanted)]
-        found = found or [j for j in jobs if j.name == wanted][:1]
+        found = [j for j in jobs if j.id == wanted] or [j for j in jobs if j.name == wanted][:1]
+        found = found or [j for j in jobs if j.id.startswith(wanted)]
         if len(found) == 1:
             return found[0]
         if found:
@@ -390,6 +391,37 @@ class Journal:
         tasks = [row["task"] for row in self.tasks(job, target)]
         return {baseline(t, of.resolved.text, of.toolchain).id: t for t in tasks}
 
+    def outcomes(self, job: str, target: str) -> list[tuple[str, float | None, bool]]:
+        """What became of each candidate, baselines included, in the order in which it happened:
+        its id, median latency in seconds (None for a failure), and whether it was given up."""
+        rows: list[tuple[float, str, float | None, bool]] = [
+            (r["time"], r["candidate"], statistics.median(r["samples"]), r["truncated"])
+            for r in self._of(schema.measurements, job, target)
+            if r["stage"] in ("screen", "baseline")
+        ]
+        rows += [(f["time"], f["candidate"], None, False) for f in self.failures(job, target)]
+        return [(c, latency, gone) for _, c, latency, gone in sorted(rows, key=lambda r: r[0])]
+
+    def spent_s(self, job: str) -> float:
+        """Seconds that the job's earlier lives were driven, waiting for a device not counted."""
+        total = 0.0
+        started: float | None = None
+        last = 0.0
+        for event in self.events(job):
+            moment = float(event["time"])
+            if event["kind"] == "running":
+                total += last - started if started is not None else 0.0
+                started = moment
+            elif event["kind"] in (*TERMINAL, "interrupted") and started is not None:
+                total, started = total + moment - started, None
+            last = moment
+        if started is None:
+            return total
+        # Killed without a word: the last thing it wrote is when it was last known to live.
+        begun = started
+        times = [m for t in self.targets(job) for m in self.measurement_times(job, t.name).values()]
+        return total + max([last, *(t for t in times if t > begun)]) - begun
+
     def failures(self, job: str, target: str) -> list[dict[str, Any]]:
         return self._of(schema.failures, job, target)
 
@@ -436,7 +468,8 @@ class Journal:
         last = next((k for k in reversed(kinds) if k in (*TERMINAL, "queued", "running")), "queued")
         if last == "running" and not driver_is_alive(self.home, job):
             return "interrupted"
-        if last == "queued" and "interrupted" in kinds and not driver_is_alive(self.home, job):
+        driven_before = (self.home.job_dir(job) / "driver.lock").exists()
+        if last == "queued" and driven_before and not driver_is_alive(self.home, job):
             return "interrupted"
         return last
 

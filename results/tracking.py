@@ -43,18 +43,6 @@ def sync_job(journal: Journal, job_id: str, uri: str) -> str:
     return ""
 
 
-def sync_all(journal: Journal, uri: str) -> dict[str, str]:
-    """`sync_job` for every ended job that MLflow lacks; what went wrong, by job."""
-    problems = {}
-    for job in journal.jobs():
-        ended = journal.status(job.id) in ("succeeded", "failed", "cancelled")
-        if ended and "ended" not in journal.tracked(job.id, uri):
-            problem = sync_job(journal, job.id, uri)
-            if problem:
-                problems[job.id] = problem
-    return problems
-
-
 class _Sync:
     def __init__(self, journal: Journal, job: Job, uri: str) -> None:
         from mlflow import MlflowClient
@@ -86,16 +74,16 @@ class _Sync:
                 {"mlflow.parentRunId": parent, "tunefarm.target": target.resolved.text},
             )
             self._curve(child, target)
-            if ended and self.once(f"result:{target.name}"):
+            if ended and self.once(f"result:{target.name}:{status}"):
                 self._result(parent, child, target)
-                self.note(f"result:{target.name}")
-        if ended and self.once("ended"):
+                self.note(f"result:{target.name}:{status}")
+        if ended and self.once(f"ended:{status}"):
             state = {"succeeded": "FINISHED", "failed": "FAILED"}.get(status, "KILLED")
             for target in targets:
                 self.client.set_terminated(self.known[f"run:{target.name}"], state)
             self._report(parent)
             self.client.set_terminated(parent, state)
-            self.note("ended")
+            self.note(f"ended:{status}")
 
     def _experiment(self) -> str:
         found = self.client.get_experiment_by_name(EXPERIMENT)
@@ -107,6 +95,13 @@ class _Sync:
 
     def _run(self, what: str, experiment: str, name: str, tags: dict[str, str]) -> str:
         if what not in self.known:
+            tags = {**tags, "tunefarm.run": f"{self.job.id} {what}"}
+            found = self.client.search_runs(
+                [experiment], f"tags.`tunefarm.run` = '{tags['tunefarm.run']}'", max_results=1
+            )
+            if found:  # made by a sync that was cut off before it could note it
+                self.note(what, found[0].info.run_id)
+                return self.known[what]
             everything = {
                 "mlflow.runName": name,
                 "mlflow.source.name": "tunefarm",
@@ -169,10 +164,14 @@ class _Sync:
     def _result(self, parent: str, child: str, target: JobTarget) -> None:
         journal, job = self.journal, self.job.id
         kernels = evidence.kernel_table(journal, job, target.name)
-        self.client.log_table(child, kernels, "kernels.json")
-        candidates = evidence.candidate_table(journal, job, target.name)
-        if not candidates.empty:
-            self.client.log_table(child, candidates, "candidates.json")
+        tables = {
+            "kernels.json": kernels,
+            "candidates.json": evidence.candidate_table(journal, job, target.name),
+        }
+        there = {entry.path for entry in self.client.list_artifacts(child)}
+        for file, table in tables.items():
+            if not table.empty and file not in there:  # a second log_table would append
+                self.client.log_table(child, table, file)
         model = journal.verdicts(job, target.name).get("model")
         untuned = {target.name: model["base_s"] * 1e3} if model and model["base_s"] else {}
         curve = evidence.best_so_far(journal, job, target.name)
@@ -228,16 +227,34 @@ class _Sync:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
+        mine = self.client.search_model_versions(f"name = '{name}' and run_id = '{child}'")
+        if any(v.tags.get("tunefarm.digest") == digest for v in mine):
+            return
         source = f"{self.client.get_run(child).info.artifact_uri}/artifact"
         version = self.client.create_model_version(
             name,
             source=source,
             run_id=child,
-            tags={"tunefarm.digest": digest, "tunefarm.file": file, "tunefarm.job": self.job.id},
+            tags={
+                "tunefarm.digest": digest,
+                "tunefarm.file": file,
+                "tunefarm.job": self.job.id,
+                "tunefarm.created": repr(self.job.created),
+            },
         )
-        alias = alias_of(target.name)
-        self.client.set_registered_model_alias(name, alias, version.version)
-        self.note(f"version:{target.name}", str(version.version))
+        self._move_alias(name, alias_of(target.name), version.version)
+
+    def _move_alias(self, name: str, alias: str, version: str) -> None:
+        """The alias is the newest job's, in whatever order jobs reach MLflow."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            now = self.client.get_model_version_by_alias(name, alias)
+            if float(now.tags.get("tunefarm.created", 0)) > self.job.created:
+                return
+        except MlflowException:
+            pass  # there is none yet
+        self.client.set_registered_model_alias(name, alias, version)
 
     def _report(self, parent: str) -> None:
         with tempfile.TemporaryDirectory() as directory:
@@ -275,6 +292,7 @@ def pull(home: Home, uri: str, name: str, alias: str | None, into: Path) -> tupl
     from mlflow.exceptions import MlflowException
 
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    name, alias = registered_name(name), alias_of(alias) if alias else None
     try:
         if alias is None:
             found: Iterable[Any] = client.search_model_versions(f"name = '{name}'")
@@ -292,6 +310,8 @@ def pull(home: Home, uri: str, name: str, alias: str | None, into: Path) -> tupl
             hint="List what there is: tunefarm artifacts list",
         )
     into.mkdir(parents=True, exist_ok=True)
+    if not {"tunefarm.file", "tunefarm.digest"} <= set(newest.tags):
+        raise TunefarmError(f"version {newest.version} of {name} is not an artifact of tunefarm's")
     file = newest.tags["tunefarm.file"]
     location = download_artifacts(
         artifact_uri=f"{newest.source}/{file}", dst_path=str(into), tracking_uri=uri

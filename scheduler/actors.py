@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +51,14 @@ class SearchWorker:
         self._plan = plan
         self._ranker = Ranker(seed=plan.seed)
         self._proposers: dict[str, Proposer] = {}
+        self._earlier: dict[str, list[Candidate]] = defaultdict(list)
 
-    def warm(self) -> None:
+    def recall(self, candidates: Collection[Candidate]) -> None:
+        """What was proposed before this worker lived; call it first, if only to warm it up."""
         import tunefarm.search.spaces.generic  # noqa: F401 - the compiler's import is the warm-up
+
+        for candidate in candidates:
+            self._earlier[candidate.task].append(candidate)
 
     def propose(
         self, task: str, count: int, in_flight: Collection[str], news: Collection[Result]
@@ -69,16 +75,20 @@ class SearchWorker:
 
             plan = self._plan
             workload = load_workload(workload_path(plan.program, task))
-            self._proposers[task] = Proposer(
+            earlier = self._earlier[task]
+            proposer = Proposer(
                 task,
                 plan.target,
                 plan.toolchain,
                 design_space(workload, plan.target),
                 plan.strategy,
                 self._ranker,
-                # Every kernel draws its own numbers, the same ones whenever it is searched.
-                seed=plan.seed * 1_000_003 + int(task, 16) % 1_000_003,
+                # Every kernel draws its own numbers, and after a resume not the same ones again.
+                seed=plan.seed * 1_000_003 + int(task, 16) % 1_000_003 + 7919 * len(earlier),
             )
+            for candidate in earlier:
+                proposer.recall(candidate)
+            self._proposers[task] = proposer
         return self._proposers[task]
 
 
@@ -118,7 +128,9 @@ class MeasureWorker:
         """The outcome, and the block that it opens where a canary was due."""
         block = None
         if self._since >= self._protocol.canary_every or time.monotonic() - self._last > 60:
-            block = Block(self._runner.canary(), cpu.conditions())
+            canary_s = self._runner.canary()
+            if canary_s is not None:
+                block = Block(canary_s, cpu.conditions())
             self._since, self._last = 0, time.monotonic()
         self._since += 1
         return self._runner.screen(request), block
@@ -169,9 +181,12 @@ def start_ray(cpus: int, devices: Collection[str]) -> None:
     )
 
 
-def spawn(worker: type, *args: Any, cpus: float = 1, device: str | None = None) -> Any:
-    """An actor of `worker` that Ray restarts when its process dies (without its state)."""
-    options: dict[str, Any] = {"num_cpus": cpus, "max_restarts": -1, "max_task_retries": 0}
+def spawn(
+    worker: type, *args: Any, cpus: float = 1, device: str | None = None, restarts: int = -1
+) -> Any:
+    """An actor of `worker`; Ray restarts it when its process dies, without its state. One whose
+    state matters takes no `restarts`: its caller must make it anew."""
+    options: dict[str, Any] = {"num_cpus": cpus, "max_restarts": restarts, "max_task_retries": 0}
     if device is not None:
         options["resources"] = {f"device:{device}": 1}
     return ray.remote(**options)(worker).remote(*args)

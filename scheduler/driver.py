@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import signal
 import threading
@@ -14,8 +13,9 @@ from typing import Any
 import ray
 
 from tunefarm.devices.lock import DeviceLock
-from tunefarm.errors import Interrupted, JobError, TunefarmError
-from tunefarm.frontend.importer import ImportRequest, import_model
+from tunefarm.devices.registry import local_devices
+from tunefarm.errors import Interrupted, JobError, JobFailed, NoDevice, TunefarmError
+from tunefarm.frontend.importer import Importing, ImportRequest, import_model
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
@@ -28,6 +28,7 @@ from tunefarm.scheduler.state import Limits
 from tunefarm.scheduler.target_run import TargetRun
 
 TRACKER_LIMIT_S = 180.0
+QUIET_LIMIT_S = 30.0
 DEFAULT_TRIALS = 1000
 
 
@@ -89,13 +90,20 @@ def drive(home: Home, job_id: str, reporter: Reporter, stop: StopFlag) -> JobRes
         ) from None
     except Cancelled:
         journal.add_event(job.id, "cancelled")
+        driver.tell_tracker()
         raise
     except TunefarmError as error:
         journal.add_event(job.id, "failed", error=str(error), exit_code=error.exit_code)
+        driver.tell_tracker()
         raise
     except Exception as error:
-        journal.add_event(job.id, "failed", error=f"{type(error).__name__}: {error}", exit_code=5)
-        raise
+        text = f"{type(error).__name__}: {error}"
+        journal.add_event(job.id, "failed", error=text, exit_code=JobFailed.exit_code)
+        driver.tell_tracker()
+        raise JobFailed(
+            f"job {job.id} has failed: {text.splitlines()[0][:300]}",
+            hint=f"This is a fault of tunefarm's; the log has more: tunefarm logs {job.id}",
+        ) from error
     finally:
         driver.close()
         lock.release()
@@ -114,29 +122,43 @@ class _Driver:
         self.pending_sync: Any = None
         self.last_check = 0.0
         self.started = time.monotonic()
+        self.spent_s = 0.0
 
     def run(self) -> JobResult:
         targets = self.journal.targets(self.job.id)
+        self._check_devices(targets)
         self._take_devices(targets)
+        self.spent_s = self.journal.spent_s(self.job.id)
+        self.started = time.monotonic()
         self.journal.add_event(self.job.id, "running", pid=os.getpid())
         self._show("import")
         devices = {t.device.id for t in targets}
         cores = max(t.device.cores for t in targets)
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            # The first import runs while Ray starts: both take seconds, neither needs the other.
-            first = pool.submit(self._import, targets[0])
+        # The first import runs while Ray starts: both take seconds, neither needs the other.
+        importing = Importing(self._import_request(targets[0]))
+        try:
             # A file that is no model is found out in a moment: before Ray is troubled.
-            if concurrent.futures.wait([first], timeout=1.0).done:
-                first.result()
+            if importing.wait(1.0):
+                importing.result()
             actors.start_ray(cpus=2 * cores + 4, devices=devices)
             if threading.current_thread() is threading.main_thread():
                 self.stop.install()
-            program = first.result()
+            while not importing.wait(0.5):
+                self.check()
+            program = importing.result()
+        finally:
+            importing.close()
         self.tracker = actors.spawn(actors.Tracker, self.home, self.options["tracking_uri"], cpus=0)
         self.sync()
         done: dict[str, Packaged] = {}
+        packaged = {row["target"]: row for row in self.journal.artifacts(self.job.id)}
         for index, target in enumerate(targets):
-            program = program if index == 0 else self._import(target)
+            if target.name in packaged:  # in an earlier life of this job
+                row = packaged[target.name]
+                done[target.name] = Packaged(Path(row["path"]), row["digest"], row["summary"])
+                continue
+            if index:
+                program = import_model(self._import_request(target))
             done[target.name] = self._run_target(target, program, len(targets) - index)
         self.journal.add_event(self.job.id, "succeeded")
         self._show("track")
@@ -157,14 +179,26 @@ class _Driver:
                 time.sleep(0.5)
             self.locks.append(lock)
 
-    def _import(self, target: JobTarget) -> Program:
-        request = ImportRequest(
+    def _check_devices(self, targets: list[JobTarget]) -> None:
+        """A resumed job must be where it was: same machine, same tools."""
+        here = {d.id: d for d in local_devices(self.home)}
+        for target in targets:
+            found = here.get(target.device.id)
+            if found is None or found.toolchain != target.device.toolchain:
+                raise NoDevice(
+                    f"job {self.job.id} was measured on {target.device.id} with "
+                    f"{target.toolchain}; that is not what is here now",
+                    hint="Resume it where it ran, or submit the model anew.",
+                )
+
+    def _import_request(self, target: JobTarget) -> ImportRequest:
+        return ImportRequest(
             Path(self.options["model"]),
             self.home.job_dir(self.job.id) / target.name.replace("/", "-") / "program",
             target.resolved,
+            self.job.model_digest,
             tuple((name, tuple(shape)) for name, shape in self.options["shapes"]),
         )
-        return import_model(request)
 
     def _run_target(self, target: JobTarget, program: Program, targets_left: int) -> Packaged:
         protocol = Protocol(**self.job.protocol)
@@ -180,7 +214,8 @@ class _Driver:
         )
         until = None
         if self.options["budget_s"]:
-            left = self.options["budget_s"] - (time.monotonic() - self.started)
+            spent = self.spent_s + time.monotonic() - self.started
+            left = self.options["budget_s"] - spent
             share = left / targets_left
             until = time.monotonic() + max(0.0, share - _reserve_s(program, share))
         run = TargetRun(
@@ -195,6 +230,7 @@ class _Driver:
             until,
             self.check,
             self.sync,
+            self.quiet,
         )
         try:
             return run.run()
@@ -219,13 +255,23 @@ class _Driver:
                 return
         self.pending_sync = self.tracker.sync.remote(self.job.id)
 
+    def quiet(self) -> None:
+        """Wait for a running sync: what is timed next must not be timed with it."""
+        if self.pending_sync is not None:
+            ray.wait([self.pending_sync], timeout=QUIET_LIMIT_S)
+            self.pending_sync = None
+
     def _finish_tracking(self) -> str:
+        self.quiet()
         try:
-            for reference in (self.pending_sync, self.tracker.sync.remote(self.job.id)):
-                answer = ray.get(reference, timeout=TRACKER_LIMIT_S)
-            return str(answer)
+            return str(ray.get(self.tracker.sync.remote(self.job.id), timeout=TRACKER_LIMIT_S))
         except (ray.exceptions.RayError, TimeoutError) as error:
             return f"MLflow could not be written: {str(error).splitlines()[0]}"
+
+    def tell_tracker(self) -> None:
+        """Let MLflow know of an end that is no success, where there is a tracker to tell it."""
+        if self.tracker is not None:
+            self._finish_tracking()
 
     def _show(self, phase: str) -> None:
         elapsed = time.monotonic() - self.started
@@ -239,6 +285,6 @@ class _Driver:
 
 
 def _reserve_s(program: Program, share: float) -> float:
-    """Time kept back from a budget for races, finals, the whole model and packaging: about half
-    a second a kernel and process, and half a minute; never more than half of the budget."""
-    return min(0.5 * share, 30.0 + 2.5 * len(program.tasks) * 0.5)
+    """Time kept back from a budget for races, finals, the whole model and packaging: a minute,
+    and two and a half seconds a kernel; never more than half of the budget."""
+    return min(0.5 * share, 60.0 + 2.5 * len(program.tasks))

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tunefarm.devices import cpu
+from tunefarm.errors import JobFailed
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest
+from tunefarm.measure.gate import Parity
 from tunefarm.measure.judge import finalists, judge, race_winner
 from tunefarm.measure.parity import ParityRequest, check_parity
 from tunefarm.measure.protocol import Protocol
@@ -81,11 +83,11 @@ class Finals:
         one = self.candidates[candidate]
         return one.task == task and not one.untuned
 
-    def _samples(self, stage: str) -> dict[str, list[tuple[float, ...]]]:
+    def _samples(self, stage: str) -> dict[str, dict[int, tuple[float, ...]]]:
         """By candidate, by process."""
-        found: dict[str, list[tuple[float, ...]]] = {}
+        found: dict[str, dict[int, tuple[float, ...]]] = {}
         for m in self.journal.measurements(self.job.id, self.target.name, (stage,)):
-            found.setdefault(m.candidate, []).append(m.samples)
+            found.setdefault(m.candidate, {})[m.process] = m.samples
         return found
 
     def race_winners(self) -> dict[str, str]:
@@ -102,14 +104,21 @@ class Finals:
     def decide_kernels(self) -> None:
         """A verdict for every kernel, from the held-out run alone."""
         winners, samples = self.race_winners(), self._samples("final")
-        tried = {self.candidates[c].task for c in self._samples("screen")}
+        screened = self.journal.measurements(self.job.id, self.target.name, ("screen",))
+        tried = {self.candidates[m.candidate].task for m in screened}
+        near = {self.candidates[m.candidate].task for m in screened if not m.truncated}
         for task, base in self._baselines().items():
             winner = winners.get(task)
             result = None
             if winner is not None:
-                result = judge(samples.get(base, []), samples.get(winner, []), self.protocol)
+                result = judge(
+                    samples.get(base, {}),
+                    samples.get(winner, {}),
+                    self.protocol.final_processes,
+                    self.protocol,
+                )
             # Tried, and none came near enough to the untuned schedule to race against it.
-            given_up = result is None and task in tried
+            given_up = task in tried and task not in near
             self.journal.add_verdict(
                 self.job.id,
                 self.target.name,
@@ -156,24 +165,34 @@ class Finals:
     def package_result(self, elapsed_s: float) -> None:
         """Verdict on the whole model, parity, and the artifact.
 
-        Nothing ships that is slower than the untuned build: then the untuned build ships.
+        Nothing ships that is slower than the untuned build, or computes something else than the
+        model: then the untuned build ships.
+
+        Raises:
+            JobFailed: the untuned build differs from ONNX Runtime as well.
         """
         name = self.target.name
         samples = self._samples("model")
-        result = judge(samples.get("base", []), samples.get("tuned", []), self.protocol)
+        result = judge(
+            samples.get("base", {}),
+            samples.get("tuned", {}),
+            self.protocol.model_processes,
+            self.protocol,
+        )
         self.journal.add_verdict(self.job.id, name, "model", None, result)
         base, tuned = self._libraries()
         ships_tuned = result is not None and result.verdict is not Verdict.SLOWER
         library = tuned if ships_tuned else base
-        parity = check_parity(
-            ParityRequest(
-                self.program.model,
-                library,
-                self.program.inputs,
-                self.target.device.cores,
-                self.protocol.seeds,
+        parity = self._parity(library)
+        if ships_tuned and not parity.passed:
+            library, ships_tuned = base, False
+            parity = self._parity(base)
+        if not parity.passed:
+            raise JobFailed(
+                f"{name}: the compiled model's outputs differ from ONNX Runtime's "
+                f"(largest relative error {parity.max_rel_err:.1e}); nothing is packaged",
+                hint="The import or the compiler is wrong about this model; please report it.",
             )
-        )
         packaged = package(
             self.home,
             self.journal,
@@ -181,7 +200,7 @@ class Finals:
             self.target,
             self.program,
             library,
-            traces=self.tuned_traces() if ships_tuned else {},
+            traces=self.tuned_traces() if ships_tuned else None,
             comparison=result,
             parity=parity,
             conditions=cpu.conditions(),
@@ -189,6 +208,17 @@ class Finals:
         )
         self.journal.add_artifact(
             self.job.id, name, self.job.name, packaged.digest, packaged.path, packaged.summary
+        )
+
+    def _parity(self, library: Path) -> Parity:
+        return check_parity(
+            ParityRequest(
+                self.program.model,
+                library,
+                self.program.inputs,
+                self.target.device.cores,
+                self.protocol.seeds,
+            )
         )
 
     def packaged(self) -> Packaged:

@@ -238,7 +238,7 @@ class TargetState:
         progress = self.tasks[task]
         asked = self.proposing.pop(task, 0)
         fresh = [c for c in candidates if c not in self.owner]
-        if asked and not fresh:
+        if asked and not candidates:
             progress.closed = True
         for candidate in fresh:
             self.owner[candidate] = task

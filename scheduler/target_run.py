@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 
-from tunefarm.errors import Failure, FailureKind, JobFailed
+from tunefarm.errors import Failure, FailureKind, JobFailed, TunefarmError
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home
 from tunefarm.measure.build import BuildOutcome, BuildRequest, Library
@@ -62,7 +62,7 @@ class TargetRun:
     Args:
         tune_until: `time.monotonic()` at which tuning stops, None for no limit.
         check: called between events; raises to end the run.
-        sync: asks the tracker to catch up; called where nothing is being timed.
+        sync: asks the tracker to catch up; quiet: waits until it has.
     """
 
     home: Home
@@ -76,15 +76,16 @@ class TargetRun:
     tune_until: float | None
     check: Callable[[], None]
     sync: Callable[[], None]
+    quiet: Callable[[], None]
     candidates: dict[str, Candidate] = field(default_factory=dict)
     libraries: dict[str, Library] = field(default_factory=dict)
     screened: dict[str, float] = field(default_factory=dict)
     running: dict[Any, Instruction] = field(default_factory=dict)
     news: list[Result] = field(default_factory=list)
-    losses: Counter[Instruction] = field(default_factory=Counter)
+    losses: Counter[tuple[str, str]] = field(default_factory=Counter)
+    asked: dict[Any, Any] = field(default_factory=dict)
     block: int | None = None
     started: float = field(default_factory=time.monotonic)
-    tuning_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.state = TargetState(self.limits)
@@ -96,7 +97,6 @@ class TargetRun:
             self.job.options["strategy"],
             self.job.options["seed"],
         )
-        self.search = actors.spawn(actors.SearchWorker, self.plan)
         self.builders = [
             actors.spawn(actors.BuildWorker, self.protocol.compile_limit_s)
             for _ in range(self.limits.builders)
@@ -131,9 +131,8 @@ class TargetRun:
         Raises:
             JobFailed: no valid result.
         """
-        self.search.warm.remote()
         instructions = self._restore()
-        tuning_from = time.monotonic()
+        self._start_search()
         while self.state.phase is not Phase.DONE:
             for instruction in instructions:
                 self._carry_out(instruction)
@@ -143,13 +142,18 @@ class TargetRun:
                 before = self.state.phase
                 instructions += self.state.handle(event)
                 if self.state.phase is not before:
-                    self._phase_changed(before, tuning_from)
+                    self._phase_changed()
             self._report()
         return self.finals.packaged()
 
-    def _phase_changed(self, before: Phase, tuning_from: float) -> None:
-        if before is Phase.TUNE:
-            self.tuning_s = time.monotonic() - tuning_from
+    def _start_search(self) -> None:
+        """A new search worker, told of every candidate; with its first task, of every result."""
+        self.search = actors.spawn(actors.SearchWorker, self.plan, restarts=0)
+        known = [c for c in self.candidates.values() if not c.untuned]
+        self.search.recall.remote(known)
+        self.news = self._all_results()
+
+    def _phase_changed(self) -> None:
         self.journal.add_event(
             self.job.id, "phase", target=self.target.name, phase=self.state.phase.value
         )
@@ -175,13 +179,9 @@ class TargetRun:
         for candidate in self.journal.candidates(job, name):
             self.candidates[candidate.id] = candidate
             self.state.restore(Proposed(candidate.task, (candidate.id,)))
-        for measurement in self.journal.measurements(job, name, ("screen", "baseline")):
-            latency = statistics.median(measurement.samples)
-            self.state.restore(Screened(measurement.candidate, latency))
-            self._note_result(measurement.candidate, latency, measurement.truncated)
-        for failure in self.journal.failures(job, name):
-            self.state.restore(Screened(failure["candidate"], None))
-            self._note_result(failure["candidate"], None, False)
+        for candidate_id, latency, truncated in self.journal.outcomes(job, name):
+            self.state.restore(Screened(candidate_id, latency))
+            self._note_result(candidate_id, latency, truncated)
         if self._had_reached(Phase.RACE):
             self.state.restore(BudgetSpent())
         instructions = self.state.resume_work()
@@ -189,8 +189,6 @@ class TargetRun:
             if row["phase"] != Phase.COMPARE:  # the model is assembled and compared again
                 done = ProcessDone(Phase(row["phase"]), row["process"])
                 instructions = self.state.handle(done) or instructions
-        if self.state.phase is Phase.IMPORT:
-            raise JobFailed("the program has no kernels")
         return instructions
 
     def _had_reached(self, phase: Phase) -> bool:
@@ -212,12 +210,14 @@ class TargetRun:
             case Propose(task, count, in_flight):
                 news, self.news = self.news, []
                 reference = self.search.propose.remote(task, count, in_flight, news)
+                self.asked[reference] = self.search
             case Build(candidate):
+                self._sync_sometimes()
                 worker = self.idle_builders.pop()
                 reference = worker.build.remote(self._build_request(candidate))
                 self.builder_of[reference] = worker
             case Screen(candidate, incumbent_s):
-                self._sync_sometimes()
+                self.quiet()
                 one = self.candidates[candidate]
                 request = ScreenRequest(
                     self.libraries[candidate],
@@ -228,8 +228,10 @@ class TargetRun:
                 )
                 reference = self.device.screen.remote(request)
             case RunProcess(Phase.COMPARE, process):
+                self.quiet()
                 reference = self.device.model.remote(self.finals.model_request(process))
             case RunProcess(phase, process):
+                self.quiet()
                 reference = self.device.race.remote(self._race_request(phase, process))
             case Step(Phase.ASSEMBLE):
                 self.finals.decide_kernels()
@@ -258,7 +260,7 @@ class TargetRun:
         return KernelFacts(of.id, of.args, of.flops, reference)
 
     def _sync_sometimes(self) -> None:
-        """Between two screenings at most: a sync during one would be timed with it."""
+        """While building; before anything is timed, `quiet` waits for it to be over."""
         if time.monotonic() - self.last_sync > _SYNC_EVERY_S:
             self.last_sync = time.monotonic()
             self.sync()
@@ -280,22 +282,27 @@ class TargetRun:
             try:
                 answer = ray.get(reference)
             except (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError) as error:
-                events += self._lost(instruction, str(error).splitlines()[0])
+                asked = self.asked.pop(reference, None)
+                if asked is not None and asked is not self.search:
+                    events.append(Lost(instruction))  # it waited behind what killed the worker
+                else:
+                    events += self._lost(instruction, str(error).splitlines()[0])
                 continue
             except ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, JobFailed):
-                    raise error.cause from None
-                raise
+                events += self._raised(instruction, error)
+                continue
+            self.asked.pop(reference, None)
             events += self._record(instruction, answer)
         return events
 
     def _lost(self, instruction: Instruction, reason: str) -> list[Event]:
         """Its worker died: again with a new one, a few times."""
-        self.losses[instruction] += 1
+        what = _subject(instruction)
+        self.losses[what] += 1
         self.reporter.line(f"{self.target.name}: a worker died ({reason}); giving its work again")
-        if self.losses[instruction] < _LOST_LIMIT:
-            if isinstance(instruction, Propose):  # the new worker knows nothing of this job yet
-                self.news = self._all_results()
+        if isinstance(instruction, Propose):
+            self._start_search()
+        if self.losses[what] < _LOST_LIMIT:
             return [Lost(instruction)]
         failure = Failure(FailureKind.INFRASTRUCTURE, f"its worker died {_LOST_LIMIT} times")
         match instruction:
@@ -305,14 +312,28 @@ class TargetRun:
                 return [Proposed(task, ())]
         raise JobFailed(f"{instruction}: {failure.message}", hint="See the job's log.")
 
+    def _raised(self, instruction: Instruction, error: ray.exceptions.RayTaskError) -> list[Event]:
+        """An exception in a worker: a kernel whose space fails is left alone, all else ends."""
+        cause = error.cause
+        reason = str(cause or error).strip().splitlines()[-1][:300]
+        if isinstance(instruction, Propose):
+            self.reporter.line(
+                f"{self.target.name}: kernel {instruction.task} has no usable space: {reason}"
+            )
+            return [Proposed(instruction.task, ())]
+        if isinstance(cause, TunefarmError):
+            raise cause
+        raise JobFailed(
+            f"{self.target.name}, phase {self.state.phase}: {reason}",
+            hint=f"See the job's log: tunefarm logs {self.job.id}",
+        ) from error
+
     def _all_results(self) -> list[Result]:
-        name = self.target.name
-        results = [
-            Result(self.candidates[m.candidate], statistics.median(m.samples))
-            for m in self.journal.measurements(self.job.id, name, ("screen",))
+        return [
+            Result(self.candidates[candidate], latency)
+            for candidate, latency, _ in self.journal.outcomes(self.job.id, self.target.name)
+            if not self.candidates[candidate].untuned
         ]
-        failed = (f["candidate"] for f in self.journal.failures(self.job.id, name))
-        return results + [Result(self.candidates[candidate], None) for candidate in failed]
 
     def _record(self, instruction: Instruction, answer: Any) -> Iterable[Event]:
         """First the journal, then the event."""
@@ -336,6 +357,9 @@ class TargetRun:
                 self.journal.add_process(job, name, phase.value, process, made)
                 return [ProcessDone(phase, process)]
             case Step(phase):
+                left = sum(one.packing_left for one in answer or [])
+                if left:
+                    self.reporter.line(f"{name}: {left} weights are repacked at every inference")
                 return [StepDone(phase)]
 
     def _built(self, candidate: str, outcome: BuildOutcome) -> list[Event]:
@@ -378,7 +402,8 @@ class TargetRun:
             if all(c in self.libraries for c in chosen)
         )
         offset = 100 if phase is Phase.FINAL else 0  # other orders than in the race
-        return RaceRequest(kernels, self.protocol, process + offset)
+        rounds = self.protocol.final_rounds if offset else self.protocol.race_rounds
+        return RaceRequest(kernels, self.protocol, rounds, process + offset)
 
     def _ensure_built(self, needed: Iterable[str]) -> None:
         """After a resume, what was built in an earlier life is built again (from its trace)."""
@@ -427,6 +452,20 @@ class TargetRun:
         if self.tune_until is None:
             return by_trials
         return min(by_trials, max(0.0, self.tune_until - time.monotonic()))
+
+
+def _subject(instruction: Instruction) -> tuple[str, str]:
+    """What an instruction is about, whatever else it says: the same work has the same subject."""
+    match instruction:
+        case Propose(task, _, _):
+            about = task
+        case Build(candidate) | Screen(candidate, _):
+            about = candidate
+        case RunProcess(phase, process):
+            about = f"{phase} {process}"
+        case Step(phase):
+            about = phase
+    return type(instruction).__name__, about
 
 
 def _gather_now(references: list[Any]) -> list[Any]:

@@ -56,6 +56,7 @@ class Proposer:
         self._known: dict[str, Proposal] = {}
         self._seen: set[str] = set()
         self._asked: set[Point] = set()
+        self._told: set[str] = set()
 
     def propose(self, count: int, in_flight: Collection[str]) -> tuple[Candidate, ...]:
         """At most `count` new candidates; none when the space seems used up.
@@ -103,22 +104,24 @@ class Proposer:
         return best + self._rng.sample(rest, min(explore, len(rest)))
 
     def observe(self, results: Iterable[Result]) -> None:
-        """Learn from results, also from ones of an earlier life of this job."""
+        """Learn from results; each counts once, however often it is told."""
         evaluated = []
         for result in results:
-            proposal = self._known.get(result.candidate.id) or self._recall(result.candidate)
-            if proposal is None:
+            proposal = self._known.get(result.candidate.id)
+            if proposal is None or result.candidate.id in self._told:
                 continue
+            self._told.add(result.candidate.id)
             evaluated.append(Evaluated(proposal.point, result.latency_s))
             self._ranker.observe(self._task, proposal.features, result.latency_s)
         self._strategy.update(evaluated)
 
-    def _recall(self, candidate: Candidate) -> Proposal | None:
+    def recall(self, candidate: Candidate) -> None:
+        """Know a candidate of an earlier life: it is not proposed again, and can be observed."""
+        if candidate.untuned or candidate.id in self._seen:
+            return
         self._seen.add(candidate.id)
-        if candidate.untuned:
-            return None
         point = self._space.locate(candidate.trace)
         proposal = self._space.realise(point, 0) if point is not None else None
         if proposal is not None:
             self._known[candidate.id] = proposal
-        return proposal
+            self._asked.add(proposal.point)

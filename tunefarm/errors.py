@@ -53,6 +53,8 @@ class TunefarmError(Exception):
     """Base of every error a command ends with; `hint` says what to do next."""
 
     exit_code = 1
+    job = ""
+    """The job that it ended, where there was one."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

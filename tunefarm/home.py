@@ -36,7 +36,7 @@ class Home:
             StoreError: it cannot be made or written.
         """
         try:
-            for path in (self.root, self.models, self.devices, self.jobs, self.artifacts):
+            for path in (self.root, self.devices, self.jobs, self.artifacts):
                 path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.root) as probe:
                 probe.write(b"tunefarm")
@@ -62,10 +62,6 @@ class Home:
     @property
     def devices(self) -> Path:
         return self.root / "devices"
-
-    @property
-    def models(self) -> Path:
-        return self.root / "models"
 
     @property
     def jobs(self) -> Path:

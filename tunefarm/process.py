@@ -50,9 +50,12 @@ class ChildDied(Exception):
     """The child went away before it answered; `returncode` is negative for a signal."""
 
     def __init__(self, returncode: int, tail: str) -> None:
+        super().__init__(returncode, tail)
         self.returncode = returncode
         self.tail = tail
-        super().__init__(f"{describe_exit(returncode)}{': ' + tail if tail else ''}")
+
+    def __str__(self) -> str:
+        return f"{describe_exit(self.returncode)}{': ' + self.tail if self.tail else ''}"
 
 
 def describe_exit(returncode: int) -> str:

@@ -53,7 +53,9 @@ def test_a_wrong_option_is_exit_2(home: Home, tmp_path: Path, args: tuple[str, .
 
 
 def test_no_model_at_all_is_exit_2(home: Home) -> None:
-    assert submit().code == 2
+    done = submit("--json")
+    assert done.code == 2
+    assert done.json["exit_code"] == 2
 
 
 @pytest.mark.tvm

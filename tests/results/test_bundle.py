@@ -27,6 +27,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
     whole = {
         "schema": 1,
         "complete": True,
+        **{k: {} for k in ("name", "threads", "inputs", "outputs", "target", "result")},
         "requires": {
             "os": sys.platform,
             "machine": platform.machine(),
@@ -95,6 +96,8 @@ def test_missing_added_and_longer_parts_are_noticed(tmp_path: Path) -> None:
         {"files": {"../evil": {"bytes": 1, "sha256": "x"}, LIBRARY: {"bytes": 1, "sha256": "x"}}},
         {"files": [1]},
         {"schema": "x"},
+        {"requires": {}},
+        {"files": {LIBRARY: {"bytes": "12", "sha256": "x"}}},
     ],
 )
 def test_a_manifest_without_sense_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -109,7 +112,7 @@ def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactTampered, match="cannot be read"):
         open_bundle(tmp_path / "text")
     with pytest.raises(ArtifactIncompatible, match="schema 99"):
-        open_bundle(write(tmp_path / "a.tfa", schema=99))
+        open_bundle(write(tmp_path / "a.tfa", schema=99, complete=False))
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -29,8 +29,7 @@ def make_job(name: str = "net", job: str = "net-1") -> Job:
 @pytest.fixture
 def journal(home: Home, device: Device):
     with_target = Journal(home)
-    with_target.add_job(make_job())
-    with_target.add_target("net-1", JobTarget("llvm", device.target, device, "tc"))
+    with_target.add_job(make_job(), [JobTarget("llvm", device.target, device, "tc")])
     yield with_target
     with_target.close()
 
@@ -84,10 +83,39 @@ def _status_elsewhere(home: Home) -> str:
     return done.stdout.strip()
 
 
-def test_jobs_are_found_by_id_beginning_and_name(journal: Journal) -> None:
-    journal.add_job(make_job("net", "net-2"))
-    assert journal.job("net-2").id == "net-2"
-    assert journal.job("net").name == "net" if len(journal.jobs()) == 1 else True
+def test_time_spent_adds_up_over_lives(journal: Journal, monkeypatch) -> None:
+    def at(moment: float, kind: str) -> None:
+        monkeypatch.setattr(time, "time", lambda: moment)
+        journal.add_event("net-1", kind)
+
+    now = time.time()
+    at(now + 100, "running")
+    at(now + 150, "interrupted")
+    assert journal.spent_s("net-1") == pytest.approx(50)
+    at(now + 500, "running")
+    monkeypatch.setattr(time, "time", lambda: now + 530)
+    journal.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, (1.0,))])
+    assert journal.spent_s("net-1") == pytest.approx(80), "killed, last seen at its last fact"
+    at(now + 600, "running")
+    at(now + 610, "succeeded")
+
+
+def test_outcomes_come_in_the_order_in_which_they_happened(journal: Journal) -> None:
+    journal.add_measurements("net-1", "llvm", [Measurement("a", "baseline", 0, (3.0, 1.0, 2.0))])
+    journal.add_failure("net-1", "llvm", "b", Failure(FailureKind.CRASH, ""))
+    journal.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, (4.0,), True)])
+    journal.add_measurements("net-1", "llvm", [Measurement("a", "race", 0, (9.0,))])
+    found = journal.outcomes("net-1", "llvm")
+    assert found == [("a", 2.0, False), ("b", None, False), ("c", 4.0, True)]
+
+
+def test_jobs_are_found_by_id_name_and_beginning(journal: Journal, device: Device) -> None:
+    target = JobTarget("llvm", device.target, device, "tc")
+    journal.add_job(make_job("net", "net-2"), [target])
+    journal.add_job(make_job("network", "network-3"), [target])
+    assert journal.job("net-1").id == "net-1"
+    assert journal.job("net").id == "net-2", "the newest of that name, not a beginning"
+    assert journal.job("netw").id == "network-3"
     with pytest.raises(UnknownJob, match="beginning of 2 jobs"):
         journal.job("net-")
     with pytest.raises(UnknownJob, match="no job 'x'"):

@@ -165,6 +165,18 @@ def test_an_exhausted_space_ends_its_kernel() -> None:
     assert world.state.measured == 6 or world.state.tasks["t0"].closed
 
 
+def test_candidates_known_already_do_not_close_a_kernel() -> None:
+    world = World(Limits(trials=20, batch=4), 1, 0)
+    while not any(isinstance(i, Propose) for i in world.open):
+        world.answer(0)
+    ask = next(i for i in world.open if isinstance(i, Propose))
+    world.open.remove(ask)
+    world.event(Proposed(ask.task, ("base0",)))
+    assert not world.state.tasks["t0"].closed
+    world.run()
+    assert world.state.measured > 0
+
+
 def test_lost_work_is_given_out_again() -> None:
     world = World(Limits(trials=8, batch=4), 2, 0)
     for _ in range(200):

@@ -41,7 +41,7 @@ def build_and_run() -> str:
     protocol = Protocol()
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        with Child("tunefarm.cli.selftest:write_workload") as child:
+        with Child("tunefarm.measure.selftest:write_workload") as child:
             child.call(root / "w.json", 60.0)
         builder, runner = Builder(60.0), Runner(device.cores, protocol.memory_bytes)
         try:

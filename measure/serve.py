@@ -1,0 +1,48 @@
+"""What the runner's child answers with. Importing this module is the child's warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tunefarm.measure import kernel, model
+from tunefarm.measure.facts import Screening
+from tunefarm.measure.runner import KernelRace, ModelRequest, Prepare, ScreenRequest
+
+_ARGUMENTS = kernel.Arguments()
+
+
+def serve(request: Any) -> Any:
+    return _HANDLERS[type(request)](request)
+
+
+def _prepare(request: Prepare) -> None:
+    for seed in request.seeds:
+        _ARGUMENTS.get(request.facts, seed)
+
+
+def _screen(request: ScreenRequest) -> Screening:
+    if request.make_reference:
+        kernel.make_reference(request.library, request.facts, request.protocol)
+    return kernel.screen(
+        request.library, request.facts, request.protocol, request.incumbent_s, _ARGUMENTS
+    )
+
+
+def _race(request: KernelRace) -> dict[str, list[float]]:
+    seed = request.protocol.seed + request.order_seed
+    entries = dict(request.entries)
+    return kernel.race(entries, request.facts, request.protocol, _ARGUMENTS, request.rounds, seed)
+
+
+def _canary(_request: str) -> float:
+    return kernel.canary()
+
+
+_HANDLERS: dict[type, Callable[[Any], Any]] = {
+    Prepare: _prepare,
+    ScreenRequest: _screen,
+    KernelRace: _race,
+    ModelRequest: model.interleave,
+    str: _canary,
+}
