@@ -23,6 +23,7 @@ from tunefarm.measure.gate import (
     tolerance,
 )
 from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import KernelRace
 
 _CACHE_BYTES = 2**29
 
@@ -157,14 +158,7 @@ def _check(result: Array, reference: Array, facts: KernelFacts, seed: int) -> No
         raise WrongResult(f"inputs of seed {seed}: {wrong}")
 
 
-def race(
-    entries: dict[str, Library],
-    facts: KernelFacts,
-    protocol: Protocol,
-    arguments: Arguments,
-    rounds: int,
-    order_seed: int,
-) -> dict[str, list[float]]:
+def race(request: KernelRace, arguments: Arguments) -> dict[str, list[float]]:
     """Interleaved rounds of several candidates of one kernel, in random order in each round.
 
     An entry more than `truncate_factor` times slower than the fastest is sampled in every fourth
@@ -174,10 +168,11 @@ def race(
         Samples in seconds per call, by candidate; at least two each. A candidate whose result is
         wrong now, having been right before, is left out.
     """
+    facts, protocol = request.facts, request.protocol
     inputs, reference = arguments.get(facts, protocol.seeds[0])
     kernels: dict[str, tuple[Kernel, list[Any], int]] = {}
     estimates: dict[str, float] = {}
-    for name, library in entries.items():
+    for name, library in request.entries:
         kernel = Kernel(library, facts)
         bound = kernel.bind(inputs)
         kernel.run(bound)
@@ -191,9 +186,9 @@ def race(
         kernels[name] = (kernel, bound, calls_per_sample(estimates[name], protocol))
     slow = protocol.truncate_factor * min(estimates.values(), default=0.0)
     samples: dict[str, list[float]] = {name: [] for name in kernels}
-    rng = random.Random(order_seed)
-    deadline = time.perf_counter() + protocol.race_kernel_s
-    for turn in range(rounds):
+    rng = random.Random(protocol.seed + request.order_seed)
+    deadline = time.perf_counter() + request.seconds
+    for turn in range(request.rounds):
         if turn >= 2 and time.perf_counter() > deadline:
             break
         names = [n for n in kernels if turn < 2 or turn % 4 == 0 or estimates[n] <= slow]

@@ -25,7 +25,8 @@ class Protocol:
         canary_drift: relative change of the canary at which a block counts as disturbed.
         race_top: candidates of a kernel that race against its untuned schedule.
         race_processes, race_rounds: fresh processes, and interleaved rounds in each.
-        race_kernel_s: time for one kernel's rounds in one process.
+        race_kernel_s: time for one kernel's rounds in one process, after the first two.
+        race_process_s: time for all kernels' rounds in one process; many kernels share it.
         final_processes, final_rounds: the same for the held-out run, winner against untuned. With
             fewer than six processes the bootstrap of their median cannot reach 95 %.
         model_processes, model_rounds, model_s: the same for the whole model.
@@ -48,6 +49,7 @@ class Protocol:
     race_processes: int = 2
     race_rounds: int = 10
     race_kernel_s: float = 0.5
+    race_process_s: float = 30.0
     final_processes: int = 6
     final_rounds: int = 5
     model_processes: int = 6
@@ -57,6 +59,10 @@ class Protocol:
     confidence: float = 0.95
     margin: float = 0.005
     seed: int = 0
+
+    def kernel_s(self, kernels: int) -> float:
+        """Seconds for each of `kernels` that race in one process."""
+        return min(self.race_kernel_s, self.race_process_s / max(1, kernels))
 
     def run_limit(self, incumbent_s: float | None) -> float:
         """Seconds a candidate may take, all its runs together.

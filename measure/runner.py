@@ -47,6 +47,7 @@ class KernelRace:
     entries: tuple[tuple[str, Library], ...]
     protocol: Protocol
     rounds: int
+    seconds: float
     order_seed: int
 
 
@@ -126,7 +127,8 @@ class Runner:
         with self._new_child() as child:
             for index, (facts, entries) in enumerate(request.kernels):
                 seed = 1000 * request.process + index
-                one = KernelRace(facts, entries, request.protocol, request.rounds, seed)
+                seconds = request.protocol.kernel_s(len(request.kernels))
+                one = KernelRace(facts, entries, request.protocol, request.rounds, seconds, seed)
                 try:
                     results[facts.task] = child.call(one, 2 * request.protocol.run_limit_s)
                 except (ChildTimeout, ChildDied, ChildError):

@@ -30,9 +30,7 @@ def _screen(request: ScreenRequest) -> Screening:
 
 
 def _race(request: KernelRace) -> dict[str, list[float]]:
-    seed = request.protocol.seed + request.order_seed
-    entries = dict(request.entries)
-    return kernel.race(entries, request.facts, request.protocol, _ARGUMENTS, request.rounds, seed)
+    return kernel.race(request, _ARGUMENTS)
 
 
 def _canary(_request: str) -> float:

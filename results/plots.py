@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
+_PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 _BASE, _TUNED, _MUTED = "#9aa5b1", "#0b7285", "#ced4da"
 _VERDICT_COLOURS = {"FASTER": _TUNED, "SLOWER": "#c92a2a", "SAME": _BASE, "AMBIGUOUS": "#e8a33d"}
 
@@ -31,6 +33,7 @@ def best_over_trials(curves: dict[str, pd.DataFrame], untuned_ms: dict[str, floa
                 fontsize=9,
             )
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(_PLAIN)
     axes.set_xlabel("measured candidates")
     axes.set_ylabel("sum of kernel latencies (ms)")
     axes.set_title("Best latency over trials", loc="left")
@@ -60,8 +63,10 @@ def kernel_speedups(kernels: pd.DataFrame, target: str) -> Figure:
             height=0.68,
         )
         axes.set_yticks(range(len(known)), labels, fontsize=8)
+        axes.set_ylim(-0.7, len(known) - 0.3)
     axes.axvline(1.0, color="#343a40", lw=0.8)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(_PLAIN)
     axes.set_xlabel("times faster than untuned (95 % interval)")
     axes.set_title(f"Kernels on {target}", loc="left")
     axes.grid(True, axis="x", color=_MUTED, lw=0.4)

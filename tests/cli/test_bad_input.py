@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -103,7 +102,6 @@ def test_a_bad_model_is_exit_3(home: Home, tmp_path: Path, make, words: str) -> 
     assert not list(home.artifacts.iterdir())
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
 def test_a_home_that_cannot_be_written_is_exit_5(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     done = submit(models.cnn(tmp_path / "m.onnx"), TUNEFARM_HOME=str(tmp_path / "file" / "home"))
