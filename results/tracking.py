@@ -73,6 +73,9 @@ class _Sync:
                 f"{self.job.name} / {target.name}",
                 {"mlflow.parentRunId": parent, "tunefarm.target": target.resolved.text},
             )
+            if self.once(f"params:{target.name}"):
+                self.client.log_batch(child, params=self._params(target.resolved.text))
+                self.note(f"params:{target.name}")
             self._curve(child, target)
             if ended and self.once(f"result:{target.name}:{status}"):
                 self._result(parent, child, target)
@@ -114,21 +117,27 @@ class _Sync:
             self.note(what, run.info.run_id)
         return self.known[what]
 
-    def _describe(self, parent: str, targets: list[JobTarget]) -> None:
-        from mlflow.entities import Dataset, DatasetInput, InputTag, Param
+    def _params(self, target: str) -> list[Any]:
+        """What was asked for: on the parent and on every child, so that either can be compared."""
+        from mlflow.entities import Param
 
         options = self.job.options
         params = {
             "model": self.job.model_source,
             "model_digest": self.job.model_digest[:16],
-            "targets": ",".join(t.name for t in targets),
+            "target": target,
             "trials": options["trials"],
             "budget_s": options["budget_s"],
             "strategy": options["strategy"],
             "seed": options["seed"],
         }
-        rows = [Param(k, str(v)) for k, v in params.items() if v is not None]
-        self.client.log_batch(parent, params=rows)
+        return [Param(k, str(v)) for k, v in params.items() if v is not None]
+
+    def _describe(self, parent: str, targets: list[JobTarget]) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        options = self.job.options
+        self.client.log_batch(parent, params=self._params(",".join(t.name for t in targets)))
         model = Dataset(
             name=self.job.model_source,
             digest=self.job.model_digest[:32],

@@ -75,20 +75,17 @@ class SearchWorker:
 
             plan = self._plan
             workload = load_workload(workload_path(plan.program, task))
-            earlier = self._earlier[task]
-            proposer = Proposer(
+            self._proposers[task] = Proposer(
                 task,
                 plan.target,
                 plan.toolchain,
                 design_space(workload, plan.target),
                 plan.strategy,
                 self._ranker,
-                # Every kernel draws its own numbers, and after a resume not the same ones again.
-                seed=plan.seed * 1_000_003 + int(task, 16) % 1_000_003 + 7919 * len(earlier),
+                # Every kernel draws its own numbers, the same ones whenever it is searched.
+                seed=plan.seed * 1_000_003 + int(task, 16) % 1_000_003,
+                earlier=self._earlier[task],
             )
-            for candidate in earlier:
-                proposer.recall(candidate)
-            self._proposers[task] = proposer
         return self._proposers[task]
 
 

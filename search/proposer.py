@@ -44,7 +44,11 @@ class Proposer:
         strategy: str,
         ranker: Ranker,
         seed: int,
+        earlier: Collection[Candidate] = (),
     ) -> None:
+        """`earlier` are the candidates of an earlier life of this search: they are not proposed
+        again, can be observed, and nothing is drawn as it was drawn then."""
+        seed += 7919 * len(earlier)
         self._task = task
         self._target = target
         self._toolchain = toolchain
@@ -57,6 +61,8 @@ class Proposer:
         self._seen: set[str] = set()
         self._asked: set[Point] = set()
         self._told: set[str] = set()
+        for candidate in earlier:
+            self._recall(candidate)
 
     def propose(self, count: int, in_flight: Collection[str]) -> tuple[Candidate, ...]:
         """At most `count` new candidates; none when the space seems used up.
@@ -115,8 +121,7 @@ class Proposer:
             self._ranker.observe(self._task, proposal.features, result.latency_s)
         self._strategy.update(evaluated)
 
-    def recall(self, candidate: Candidate) -> None:
-        """Know a candidate of an earlier life: it is not proposed again, and can be observed."""
+    def _recall(self, candidate: Candidate) -> None:
         if candidate.untuned or candidate.id in self._seen:
             return
         self._seen.add(candidate.id)

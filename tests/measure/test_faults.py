@@ -72,10 +72,10 @@ def test_each_fault_is_told_by_its_kind_and_the_next_candidate_runs(
             assert bad.failure is not None
             assert bad.failure.kind is kind
         entries = (("good", untuned), ("wrong", libraries["wrong"]))
-        raced = runner.race(RaceRequest(((facts, entries),), protocol, 0))
+        raced = runner.race(RaceRequest(((facts, entries),), protocol, 3, 0))
         assert set(raced[task.id]) == {"good"}, "a wrong result must not race"
         crashed = (("good", untuned), ("crash", libraries["crash"]))
-        assert runner.race(RaceRequest(((facts, crashed),), protocol, 0)) == {task.id: {}}
+        assert runner.race(RaceRequest(((facts, crashed),), protocol, 3, 0)) == {task.id: {}}
     finally:
         builder.close()
         runner.close()

@@ -7,6 +7,7 @@ import pytest
 
 from tunefarm.costmodel.ranker import Ranker
 from tunefarm.devices.target import parse_target
+from tunefarm.search.candidate import Candidate
 from tunefarm.search.proposer import Proposer, Result
 from tunefarm.search.space import Knob, KnobKind, Point, Proposal
 
@@ -31,8 +32,8 @@ class PaperSpace:
         return Point(sketch, values)
 
 
-def proposer(strategy: str, seed: int = 0) -> Proposer:
-    return Proposer("00aa", TARGET, "tc", PaperSpace(), strategy, Ranker(), seed)
+def proposer(strategy: str, earlier: tuple[Candidate, ...] = ()) -> Proposer:
+    return Proposer("00aa", TARGET, "tc", PaperSpace(), strategy, Ranker(), 0, earlier)
 
 
 @pytest.mark.parametrize("strategy", ["random", "evolutionary", "tpe"])
@@ -53,9 +54,7 @@ def test_a_resumed_search_goes_on_with_new_candidates(strategy: str) -> None:
     first = proposer(strategy)
     made = first.propose(12, [])
     first.observe([Result(c, 1e-3) for c in made[:3]])  # nine of them are lost in flight
-    second = proposer(strategy)  # the same seed: the worst case
-    for candidate in made:
-        second.recall(candidate)
+    second = proposer(strategy, earlier=made)  # of the same seed
     second.observe([Result(c, 1e-3) for c in made[:3]])
     more = second.propose(6, [c.id for c in made[3:]])
     assert more, "a kernel that is not used up must go on"
