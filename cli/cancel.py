@@ -6,7 +6,7 @@ import time
 
 import click
 
-from tunefarm.cli.common import json_option, show_json
+from tunefarm.cli.common import json_option, open_job, show_json
 
 
 @click.command("cancel")
@@ -15,13 +15,10 @@ from tunefarm.cli.common import json_option, show_json
 def command(job: str, as_json: bool) -> None:
     """End JOB for good. What it measured stays on record."""
     from tunefarm.errors import JobError
-    from tunefarm.home import Home
     from tunefarm.results.driver_lock import driver_is_alive
-    from tunefarm.results.journal import TERMINAL, Journal
+    from tunefarm.results.journal import TERMINAL
 
-    home = Home.from_environment().prepare()
-    journal = Journal(home)
-    found = journal.job(job)
+    home, journal, found = open_job(job)
     status = journal.status(found.id)
     if status in TERMINAL:
         raise JobError(f"job {found.id} has ended already: {status}")

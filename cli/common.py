@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from tunefarm.errors import TunefarmError
+
+if TYPE_CHECKING:
+    from tunefarm.home import Home
+    from tunefarm.results.journal import Job, Journal
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print exactly one JSON document on standard output."
@@ -30,6 +34,20 @@ def fail(error: TunefarmError, as_json: bool) -> NoReturn:
 
 def show_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=2))
+
+
+def open_job(wanted: str) -> tuple[Home, Journal, Job]:
+    """The farm home, its journal, and the job (by id, name or beginning of an id).
+
+    Raises:
+        UnknownJob: there is none.
+    """
+    from tunefarm.home import Home
+    from tunefarm.results.journal import Journal
+
+    home = Home.from_environment().prepare()
+    journal = Journal(home)
+    return home, journal, journal.job(wanted)
 
 
 class Duration(click.ParamType[float]):

@@ -101,7 +101,6 @@ class ConsoleReporter:
 
 def _panel(snapshot: Snapshot) -> Any:
     from rich import box
-    from rich.console import Group
     from rich.panel import Panel
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -134,5 +133,7 @@ def _panel(snapshot: Snapshot) -> Any:
         f"{_PHASES.get(snapshot.phase, snapshot.phase)}  {format_seconds(snapshot.elapsed_s)}",
         style="bold",
     )
-    body = Group(phase, bar, grid)
+    body = Table.grid()
+    for part in (phase, bar, grid):  # a bar alone does not end its line
+        body.add_row(part)
     return Panel(body, title=title, title_align="left", box=box.ROUNDED, width=84)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tunefarm.cli.common import json_option, show_json
+from tunefarm.cli.common import json_option, open_job, show_json
 
 
 @click.command("logs")
@@ -12,12 +12,8 @@ from tunefarm.cli.common import json_option, show_json
 @json_option
 def command(job: str, as_json: bool) -> None:
     """Print JOB's log: phases, progress, failures of candidates."""
-    from tunefarm.home import Home
-    from tunefarm.results.journal import Journal
 
-    home = Home.from_environment().prepare()
-    journal = Journal(home)
-    found = journal.job(job)
+    home, journal, found = open_job(job)
     path = home.job_dir(found.id) / "job.log"
     lines = path.read_text().splitlines() if path.exists() else []
     failures = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tunefarm.cli.common import json_option
+from tunefarm.cli.common import json_option, open_job
 
 
 @click.command("resume")
@@ -14,12 +14,8 @@ def command(job: str, as_json: bool) -> None:
     """Go on with an interrupted JOB: nothing that was measured is measured again."""
     from tunefarm.cli.submit import run
     from tunefarm.errors import JobError
-    from tunefarm.home import Home
-    from tunefarm.results.journal import Journal
 
-    home = Home.from_environment().prepare()
-    journal = Journal(home)
-    found = journal.job(job)
+    home, journal, found = open_job(job)
     status = journal.status(found.id)
     if status in ("succeeded", "cancelled"):
         raise JobError(f"job {found.id} has {status}; there is nothing to resume")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tunefarm.cli.common import json_option, show_json
+from tunefarm.cli.common import json_option, open_job, show_json
 
 if TYPE_CHECKING:
     from tunefarm.results.journal import Job, Journal
@@ -35,12 +35,8 @@ def describe(journal: Journal, job: Job) -> dict[str, Any]:
 def command(job: str, as_json: bool) -> None:
     """Show one JOB (id, beginning of an id, or name): phase, counts, results."""
     from tunefarm.cli import results
-    from tunefarm.home import Home
-    from tunefarm.results.journal import Journal
 
-    home = Home.from_environment().prepare()
-    journal = Journal(home)
-    found = journal.job(job)
+    home, journal, found = open_job(job)
     data = describe(journal, found)
     if as_json:
         show_json(data)

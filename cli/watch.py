@@ -7,7 +7,7 @@ import time
 
 import click
 
-from tunefarm.cli.common import json_option, show_json
+from tunefarm.cli.common import json_option, open_job, show_json
 
 _EXIT = {"succeeded": 0, "interrupted": 130}
 
@@ -19,11 +19,8 @@ _EXIT = {"succeeded": 0, "interrupted": 130}
 def command(job: str, every: float, as_json: bool) -> None:
     """Follow JOB until it ends; the exit code is the job's."""
     from tunefarm.cli.status import describe
-    from tunefarm.home import Home
-    from tunefarm.results.journal import Journal
 
-    journal = Journal(Home.from_environment().prepare())
-    found = journal.job(job)
+    _, journal, found = open_job(job)
     last = ""
     while True:
         data = describe(journal, found)

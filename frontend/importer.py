@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 
 from tunefarm.devices.target import Target
-from tunefarm.errors import InvalidModel, UnsupportedModel
+from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
 from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
 from tunefarm.frontend.onnx_passes import PASSES, Graph
 from tunefarm.frontend.pass_log import PassLog
@@ -72,7 +72,7 @@ def import_model(request: ImportRequest, child: Child | None = None) -> Program:
                     hint=hint,
                 ) from None
             raise UnsupportedModel(
-                f"{request.model} cannot be imported: {_last_line(error.message)}",
+                f"{request.model} cannot be imported: {last_line(error.message)}",
                 hint="The compiler refused it; the whole story is in the job's log.",
             ) from error
     return load_program(request.directory)
@@ -96,11 +96,6 @@ class Importing:
     def close(self) -> None:
         self._child.kill()
         self._pool.shutdown(wait=False)
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
 
 
 def run_import(request: ImportRequest) -> None:

@@ -13,12 +13,12 @@ import tvm
 from tvm import relax
 from tvm.relax import transform
 from tvm.relax.frontend.onnx import onnx_frontend
-from tvm.s_tir import meta_schedule as ms
 
 from tunefarm.devices.target import Target
-from tunefarm.errors import UnsupportedModel
+from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import TensorSpec, TuningTask
+from tunefarm.frontend.tir import argument_specs, workload_id, workload_module
 
 
 def importable_operators() -> frozenset[str]:
@@ -35,10 +35,7 @@ def from_onnx(model: onnx.ModelProto, log: PassLog) -> tvm.IRModule:
     try:
         module = onnx_frontend.from_onnx(model, keep_params_in_input=False)
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise UnsupportedModel(
-            f"the importer refuses this model: {lines[-1] if lines else type(error).__name__}"
-        ) from error
+        raise UnsupportedModel(f"the importer refuses this model: {last_line(error)}") from error
     log.note("relax.from_onnx", started)
     return module
 
@@ -79,7 +76,7 @@ def convert_layout(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[
     try:
         converted = _run(module, passes, target, scratch, "layout")
     except Exception as error:
-        log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {_reason(error)}")
+        log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {last_line(error)}")
         return module, "NCHW"
     added = _transposes(converted) - before
     inputs, outputs = len(converted["main"].params), 1
@@ -88,11 +85,6 @@ def convert_layout(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[
         return module, "NCHW"
     log.extend(scratch)
     return converted, "NHWC"
-
-
-def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:200] if lines else type(error).__name__
 
 
 def _transposes(module: tvm.IRModule) -> int:
@@ -144,16 +136,6 @@ def output_specs(module: tvm.IRModule, names: list[str]) -> tuple[TensorSpec, ..
     return tuple(specs)
 
 
-def workload_module(function: Any) -> tvm.IRModule:
-    """A kernel alone, under the name every tuner expects: the form that is hashed and tuned."""
-    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-
-
-def workload_id(workload: tvm.IRModule) -> str:
-    """The structural hash: equal kernels of any model have it in common; 16 hex digits."""
-    return f"{int(ms.utils.shash2hex(workload), 16):016x}"
-
-
 def extract_tasks(module: tvm.IRModule, directory: Path) -> tuple[TuningTask, ...]:
     """One task per distinct kernel, heaviest first; their workloads are written to `directory`."""
     calls: dict[str, int] = {}
@@ -174,10 +156,7 @@ def extract_tasks(module: tvm.IRModule, directory: Path) -> tuple[TuningTask, ..
         name = variable.name_hint
         workload = workload_module(function)
         task = workload_id(workload)
-        args = tuple(
-            TensorSpec(f"a{index}", tuple(int(d) for d in info.shape), str(info.dtype))
-            for index, info in enumerate(ms.arg_info.ArgInfo.from_prim_func(function))
-        )
+        args = argument_specs(function)
         if task in tasks:
             known = tasks[task]
             tasks[task] = TuningTask(

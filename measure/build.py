@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunefarm.devices.target import Target
-from tunefarm.errors import Failure, FailureKind
+from tunefarm.errors import Failure, FailureKind, last_line
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
@@ -64,7 +64,7 @@ class Builder:
         except ChildDied as error:
             failure = failure_of_death(error, "the compiler")
         except ChildError as error:
-            failure = Failure(_kind(error), _last_line(error.message))
+            failure = Failure(_kind(error), last_line(error.message))
         return BuildOutcome(library, failure, time.monotonic() - started)
 
     def close(self) -> None:
@@ -91,8 +91,3 @@ def _kind(error: ChildError) -> FailureKind:
 def is_memory_error(error: ChildError) -> bool:
     words = ("bad_alloc", "cannot allocate", "out of memory", "failed to allocate")
     return error.type_name == "MemoryError" or any(w in error.message.lower() for w in words)
-
-
-def _last_line(message: str) -> str:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return lines[-1][:500] if lines else "no reason given"

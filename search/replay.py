@@ -15,7 +15,9 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 
 from tunefarm.devices.target import Target
+from tunefarm.errors import last_line
 from tunefarm.frontend.program import TensorSpec
+from tunefarm.frontend.tir import argument_specs
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.intrinsics import register_intrinsics
 
@@ -85,7 +87,7 @@ def apply_trace(workload: Any, trace: str) -> Any:
     try:
         Trace.apply_json_to_schedule(json.loads(trace), schedule)
     except Exception as error:
-        raise InvalidTrace(_last_line(error)) from error
+        raise InvalidTrace(last_line(error)) from error
     return schedule
 
 
@@ -100,14 +102,9 @@ def postprocess(context: Any, schedule: Any) -> None:
         try:
             passed = step.apply(schedule)
         except Exception as error:
-            raise InvalidTrace(_last_line(error)) from error
+            raise InvalidTrace(last_line(error)) from error
         if not passed:
             raise InvalidTrace(f"refused by {type(step).__name__}")
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
 
 
 def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
@@ -150,14 +147,6 @@ def kernel_module(function: Any) -> tuple[Any, tuple[tuple[int, TensorSpec], ...
         positions = _packed_positions(split["main"], params)
         packed = tuple((position, kernel_args[position]) for position in positions)
     return tvm.IRModule(functions), packed
-
-
-def argument_specs(function: Any) -> tuple[TensorSpec, ...]:
-    """Shapes and dtypes of a PrimFunc's buffers: inputs, then outputs."""
-    return tuple(
-        TensorSpec(f"a{index}", tuple(int(d) for d in info.shape), str(info.dtype))
-        for index, info in enumerate(ms.arg_info.ArgInfo.from_prim_func(function))
-    )
 
 
 def _packed_positions(main: Any, params: list[Any]) -> tuple[int, ...]:

@@ -123,3 +123,9 @@ class ArtifactTampered(ArtifactError):
 
 class Interrupted(TunefarmError):
     exit_code = 130
+
+
+def last_line(error: object, limit: int = 300) -> str:
+    """The last line that says something: where compilers put what matters."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:limit] if lines else type(error).__name__

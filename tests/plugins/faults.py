@@ -14,6 +14,7 @@ from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
 from tunefarm.devices.target import Target
+from tunefarm.frontend.tir import argument_specs
 from tunefarm.search import replay
 from tunefarm.search.space import Knob, Point, Proposal
 from tunefarm.search.spaces import register_space
@@ -125,7 +126,7 @@ class FaultySpace:
 
 def faulty_space(workload: Any, _target: Target) -> FaultySpace | None:
     """For kernels that are one 16x16x16 matmul."""
-    shapes = [spec.shape for spec in replay.argument_specs(workload["main"])]
+    shapes = [spec.shape for spec in argument_specs(workload["main"])]
     return FaultySpace(workload) if shapes == [(16, 16)] * 3 else None
 
 
