@@ -285,6 +285,6 @@ class _Driver:
 
 
 def _reserve_s(program: Program, share: float) -> float:
-    """Time kept back from a budget for races, finals, the whole model and packaging: a minute,
-    and two and a half seconds a kernel; never more than half of the budget."""
-    return min(0.5 * share, 60.0 + 2.5 * len(program.tasks))
+    """Time kept back from a budget for races, finals, the whole model and packaging: three
+    quarters of a minute, and 1.25 s a kernel; never more than half of the budget."""
+    return min(0.5 * share, 45.0 + 1.25 * len(program.tasks))
