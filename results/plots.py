@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 _PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
+_NONE = NullFormatter()
 _BASE, _TUNED, _MUTED = "#9aa5b1", "#0b7285", "#ced4da"
 _VERDICT_COLOURS = {"FASTER": _TUNED, "SLOWER": "#c92a2a", "SAME": _BASE, "AMBIGUOUS": "#e8a33d"}
 
@@ -34,6 +35,8 @@ def best_over_trials(curves: dict[str, pd.DataFrame], untuned_ms: dict[str, floa
             )
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(_PLAIN)
+    axes.yaxis.set_minor_formatter(_NONE)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.set_xlabel("measured candidates")
     axes.set_ylabel("sum of kernel latencies (ms)")
     axes.set_title("Best latency over trials", loc="left")
@@ -67,6 +70,7 @@ def kernel_speedups(kernels: pd.DataFrame, target: str) -> Figure:
     axes.axvline(1.0, color="#343a40", lw=0.8)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(_PLAIN)
+    axes.xaxis.set_minor_formatter(_NONE)
     axes.set_xlabel("times faster than untuned (95 % interval)")
     axes.set_title(f"Kernels on {target}", loc="left")
     axes.grid(True, axis="x", color=_MUTED, lw=0.4)
