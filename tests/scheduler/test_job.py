@@ -188,7 +188,7 @@ names = [a.path for p in places for a in client.list_artifacts(child.info.run_id
 version = client.get_model_version_by_alias("cnn", "llvm")
 print(json.dumps({
     "status": [run.info.status, child.info.status], "points": [(m.step, m.value) for m in curve],
-    "names": names, "params": run.data.params, "metrics": child.data.metrics,
+    "names": names, "params": child.data.params, "metrics": child.data.metrics,
     "digest": version.tags["tunefarm.digest"], "inputs": len(run.inputs.dataset_inputs),
     "parent": [a.path for a in client.list_artifacts(parent)],
 }))
@@ -212,6 +212,8 @@ print(json.dumps({
     assert seen["digest"] == found["targets"]["llvm"]["digest"]
     assert seen["metrics"]["speedup"] == pytest.approx(found["targets"]["llvm"]["speedup"])
     assert seen["inputs"] == 1
+    assert seen["params"]["strategy"] == "evolutionary", "children can be compared by parameters"
+    assert seen["params"]["trials"] == "30"
     pulled = tunefarm("artifacts", "pull", "cnn@llvm", "-o", tmp_path, "--json", **farm["env"])
     assert pulled.json["digest"] == seen["digest"]
     assert Path(pulled.json["path"]).exists()
