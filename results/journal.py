@@ -1,4 +1,4 @@
-"""The durable record of a farm home: what happened, in SQLite (or PostgreSQL by URL).
+"""The durable record of a farm home: what happened, in SQLite.
 
 Facts are appended and never changed; each call is one transaction, durable when it returns; a
 fact that is delivered twice is stored once. The driver of a job is the only writer of its rows.
