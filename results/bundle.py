@@ -32,7 +32,7 @@ _UNREADABLE = (
     OSError,
     KeyError,
     EOFError,
-    RuntimeError,  # also NotImplementedError: a compression method that zipfile does not know
+    RuntimeError,  # an encrypted part, or a compression method that zipfile does not know
     ValueError,
     zipfile.BadZipFile,
     zlib.error,
