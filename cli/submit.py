@@ -38,7 +38,7 @@ DEFAULT_BUDGET_S = 600.0
 )
 @click.option("--name", help="The job's and its artifacts' name.  [default: the file's name]")
 @click.option("--shape", "shapes", type=Shape(), multiple=True, help="Fix an input's shape.")
-@click.option("--strategy", default="evolutionary", show_default=True, help="Or: tpe, random.")
+@click.option("--strategy", default="portfolio", show_default=True, help="Or: guided, evolutionary, tpe, random.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
 @click.option(
     "--no-device",

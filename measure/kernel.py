@@ -92,18 +92,24 @@ def make_inputs(facts: KernelFacts, seed: int, positive: bool) -> list[Any]:
     ]
 
 
-def make_reference(library: Library, facts: KernelFacts, protocol: Protocol) -> None:
+def make_reference(library: Library, facts: KernelFacts, protocol: Protocol) -> list[float]:
     """Run the untuned kernel and keep its results: what every candidate must compute.
 
     Where inputs around zero give results that are not finite (a root, a logarithm), all inputs
     become positive, so that there is a number to compare.
+
+    Returns:
+        Seconds of each of these runs.
     """
     kernel = Kernel(library, facts)
+    seconds = []
     for positive in (False, True):
         outputs = {}
         for seed in protocol.seeds:
             arguments = kernel.bind(make_inputs(facts, seed, positive))
+            started = time.perf_counter()
             kernel.run(arguments)
+            seconds.append(time.perf_counter() - started)
             outputs[f"out{seed}"] = arguments[-1].numpy()
         if all(np.isfinite(o).all() for o in outputs.values() if o.dtype.kind == "f"):
             break
@@ -112,6 +118,29 @@ def make_reference(library: Library, facts: KernelFacts, protocol: Protocol) -> 
     np.savez(temporary, positive=positive, **outputs)
     write_atomically(facts.reference, temporary.read_bytes())
     temporary.unlink()
+    return seconds
+
+
+def screen_untuned(
+    library: Library, facts: KernelFacts, protocol: Protocol, arguments: Arguments
+) -> Screening:
+    """Make the reference, and time the kernel that made it.
+
+    A kernel that alone takes longer than all of a screening is timed by the runs that the
+    reference takes, and one more: the untuned schedule of a large convolution is two hundred times
+    slower than what is looked for.
+    """
+    seconds = make_reference(library, facts, protocol)
+    if min(seconds) < protocol.screen_s:
+        return screen(library, facts, protocol, None, arguments)
+    kernel = Kernel(library, facts)
+    inputs, _ = arguments.get(facts, protocol.seeds[0])
+    bound = kernel.bind(inputs)
+    while len(seconds) < protocol.screen_samples:
+        started = time.perf_counter()
+        kernel.run(bound)
+        seconds.append(time.perf_counter() - started)
+    return Screening(tuple(seconds), False)
 
 
 def screen(

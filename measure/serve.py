@@ -23,7 +23,7 @@ def _prepare(request: Prepare) -> None:
 
 def _screen(request: ScreenRequest) -> Screening:
     if request.make_reference:
-        kernel.make_reference(request.library, request.facts, request.protocol)
+        return kernel.screen_untuned(request.library, request.facts, request.protocol, _ARGUMENTS)
     return kernel.screen(
         request.library, request.facts, request.protocol, request.incumbent_s, _ARGUMENTS
     )

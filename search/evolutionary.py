@@ -1,11 +1,11 @@
-"""Evolutionary search on traces (the default)."""
+"""Evolutionary search on traces."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
 
-from tunefarm.search.space import Knob, Point
+from tunefarm.search.space import Point, Space
 from tunefarm.search.strategy import Evaluated
 from tunefarm.search.tiles import cross, mutate, random_point
 
@@ -22,8 +22,8 @@ class Evolutionary:
     CROSS_SHARE = 0.2
     FIRST_RANDOM = 4
 
-    def __init__(self, sketches: tuple[tuple[Knob, ...], ...], seed: int) -> None:
-        self._sketches = sketches
+    def __init__(self, space: Space, seed: int) -> None:
+        self._sketches = space.sketches
         self._rng = random.Random(seed)
         self._measured: list[tuple[float, Point]] = []
 

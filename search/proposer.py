@@ -23,6 +23,15 @@ class Result:
     latency_s: float | None
 
 
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """A candidate, what the space made of it, and the point that the strategy asked for."""
+
+    candidate: Candidate
+    proposal: Proposal
+    asked: Point
+
+
 class Proposer:
     """Proposes candidates that were never proposed before.
 
@@ -54,10 +63,11 @@ class Proposer:
         self._toolchain = toolchain
         self._space = space
         self._strategy_name = strategy
-        self._strategy = make_strategy(strategy, space.sketches, seed)
+        self._strategy = make_strategy(strategy, space, seed)
         self._ranker = ranker
         self._rng = random.Random(seed)
-        self._known: dict[str, Proposal] = {}
+        self._known: dict[str, _Known] = {}
+        self._spare: dict[Point, _Known] = {}
         self._seen: set[str] = set()
         self._asked: set[Point] = set()
         self._told: set[str] = set()
@@ -70,54 +80,63 @@ class Proposer:
         Args:
             in_flight: ids of this task's candidates that are being built or measured.
         """
-        flying = [self._known[i].point for i in in_flight if i in self._known]
-        pool: dict[str, tuple[Candidate, Proposal]] = {}
+        flying = [self._known[i].proposal.point for i in in_flight if i in self._known]
+        pool: dict[str, _Known] = {}
         wanted = count * (self.OVERSAMPLE if self._ranker.ready else 1)
         for _ in range(self.ATTEMPTS):
-            for point in self._strategy.suggest(wanted - len(pool), flying):
+            taken = [*flying, *(one.asked for one in pool.values())]
+            for point in self._strategy.suggest(wanted - len(pool), taken):
                 self._admit(point, pool)
             if len(pool) >= wanted:
                 break
         chosen = self._choose(list(pool.values()), count)
-        for candidate, proposal in chosen:
-            self._seen.add(candidate.id)
-            self._known[candidate.id] = proposal
-        return tuple(candidate for candidate, _ in chosen)
+        for one in chosen:
+            self._seen.add(one.candidate.id)
+            self._known[one.candidate.id] = one
+            self._asked.add(one.asked)
+        return tuple(one.candidate for one in chosen)
 
-    def _admit(self, point: Point, pool: dict[str, tuple[Candidate, Proposal]]) -> None:
-        if None not in point.values:  # where nothing is left to draw, asking twice is waste
-            if point in self._asked:
-                return
+    def _admit(self, point: Point, pool: dict[str, _Known]) -> None:
+        if None not in point.values and point in self._asked:
+            return  # where nothing is left to draw, asking twice is waste
+        one = self._spare.pop(point, None) or self._realise(point)
+        if one is None:
             self._asked.add(point)
+            self._strategy.update([Evaluated(point, None)])
+        elif one.candidate.id not in self._seen:
+            pool.setdefault(one.candidate.id, one)
+
+    def _realise(self, point: Point) -> _Known | None:
         proposal = self._space.realise(point, self._rng.randrange(2**31))
         if proposal is None:
-            return
+            return None
         candidate = Candidate(
             self._task, self._target.text, self._toolchain, proposal.trace, self._strategy_name
         )
-        if candidate.id not in self._seen and candidate.id not in pool:
-            pool[candidate.id] = (candidate, proposal)
+        return _Known(candidate, proposal, point)
 
-    def _choose(
-        self, pool: list[tuple[Candidate, Proposal]], count: int
-    ) -> list[tuple[Candidate, Proposal]]:
+    def _choose(self, pool: list[_Known], count: int) -> list[_Known]:
         if len(pool) <= count or not self._ranker.ready:
             return pool[:count]
-        scores = self._ranker.score(np.stack([proposal.features for _, proposal in pool]))
+        scores = self._ranker.score(np.stack([one.proposal.features for one in pool]))
         order = [pool[i] for i in np.argsort(-scores, kind="stable")]
         explore = sum(self._rng.random() < self.EXPLORE for _ in range(count))
         best, rest = order[: count - explore], order[count - explore :]
-        return best + self._rng.sample(rest, min(explore, len(rest)))
+        chosen = best + self._rng.sample(rest, min(explore, len(rest)))
+        left = [one for one in rest if one not in chosen and None not in one.asked.values]
+        self._spare.update((one.asked, one) for one in left)  # to be suggested again, not made
+        return chosen
 
     def observe(self, results: Iterable[Result]) -> None:
         """Learn from results; each counts once, however often it is told."""
         evaluated = []
         for result in results:
-            proposal = self._known.get(result.candidate.id)
-            if proposal is None or result.candidate.id in self._told:
+            known = self._known.get(result.candidate.id)
+            if known is None or result.candidate.id in self._told:
                 continue
             self._told.add(result.candidate.id)
-            evaluated.append(Evaluated(proposal.point, result.latency_s))
+            proposal = known.proposal
+            evaluated.append(Evaluated(proposal.point, result.latency_s, known.asked))
             self._ranker.observe(self._task, proposal.features, result.latency_s)
         self._strategy.update(evaluated)
 
@@ -128,5 +147,5 @@ class Proposer:
         point = self._space.locate(candidate.trace)
         proposal = self._space.realise(point, 0) if point is not None else None
         if proposal is not None:
-            self._known[candidate.id] = proposal
+            self._known[candidate.id] = _Known(candidate, proposal, proposal.point)
             self._asked.add(proposal.point)

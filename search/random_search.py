@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 
-from tunefarm.search.space import Knob, Point
+from tunefarm.search.space import Point, Space
 from tunefarm.search.strategy import Evaluated
 from tunefarm.search.tiles import random_point
 
 
 class RandomSearch:
-    def __init__(self, sketches: tuple[tuple[Knob, ...], ...], seed: int) -> None:
-        self._sketches = sketches
+    def __init__(self, space: Space, seed: int) -> None:
+        self._sketches = space.sketches
         self._rng = random.Random(seed)
 
     def suggest(self, count: int, in_flight: Collection[Point]) -> list[Point]:

@@ -107,12 +107,38 @@ def postprocess(context: Any, schedule: Any) -> None:
             raise InvalidTrace(f"refused by {type(step).__name__}")
 
 
+_COMPLETE = "tunefarm.point"
+
+
+def mark_complete(schedule: Any, point: str) -> None:
+    """Note in the schedule, and so in its trace, the point that it is; nothing follows it: TVM's
+    post-processing is for TVM's own sketches. `point` is plain words, without quotes."""
+    schedule.annotate(schedule.get_sblock("root"), _COMPLETE, point)
+
+
+def completed_by(trace: str) -> str | None:
+    """What `mark_complete` noted in this trace, None where it did not."""
+    if f'"{_COMPLETE}"' not in trace:
+        return None
+    for kind, inputs, attributes, _outputs in json.loads(trace)[0]:
+        if kind == "Annotate" and attributes == [_COMPLETE]:
+            return str(inputs[1]).strip('"')
+    return None
+
+
+@lru_cache(maxsize=4)
+def feature_context(target: Target) -> Any:
+    """A context for extracting features alone: it holds the target, and no space."""
+    return ms.TuneContext(target=tvm_target(target), num_threads=1)
+
+
 def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     """The scheduled PrimFunc; layout changes of constants still stand inside it."""
     if trace == UNTUNED:
         return workload["main"]
     schedule = apply_trace(workload, trace)
-    postprocess(make_context(workload, target), schedule)
+    if completed_by(trace) is None:
+        postprocess(make_context(workload, target), schedule)
     return schedule.mod["main"]
 
 

@@ -9,6 +9,7 @@ point that counts is the one read back from the applied schedule**.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,6 +64,21 @@ class Proposal:
     features: NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Modelled:
+    """What a model of the hardware expects of a point.
+
+    Attributes:
+        seconds: of a call; to order points by.
+        coordinates: where the point lies among the others of its sketch: near points, with one
+            unit between neighbours, are expected to differ from their model alike.
+    """
+
+    point: Point
+    seconds: float
+    coordinates: tuple[float, ...]
+
+
 class Space(Protocol):
     """A design space of one kernel on one target.
 
@@ -73,6 +89,11 @@ class Space(Protocol):
     @property
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
         """The knobs of each sketch; a sketch without knobs is a single point."""
+        ...
+
+    def modelled(self) -> Sequence[Modelled]:
+        """Every point that a model of the hardware has an opinion of, each once, before anything
+        is built; empty for a space without such a model."""
         ...
 
     def realise(self, point: Point, seed: int) -> Proposal | None:

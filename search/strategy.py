@@ -7,15 +7,22 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tunefarm.errors import UsageError
-from tunefarm.search.space import Knob, Point
+from tunefarm.search.space import Point, Space
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A point that has been measured: its latency in seconds, or None where it failed."""
+    """A point that has been tried.
+
+    Attributes:
+        point: as applied.
+        latency_s: in seconds, None where it failed.
+        asked: as suggested, before the compiler repaired it.
+    """
 
     point: Point
     latency_s: float | None
+    asked: Point | None = None
 
 
 class Strategy(Protocol):
@@ -31,12 +38,13 @@ class Strategy(Protocol):
         ...
 
     def update(self, completed: Sequence[Evaluated]) -> None:
-        """New results, each told once."""
+        """New results, each told once; also, as failures, points that could not be realised."""
         ...
 
 
-StrategyFactory = Callable[[tuple[tuple[Knob, ...], ...], int], Strategy]
-"""(the space's sketches, seed) -> strategy"""
+StrategyFactory = Callable[[Space, int], Strategy]
+"""(space, seed) -> strategy; it may ask the space for its sketches, points and estimates, and
+leaves `realise` to the proposer"""
 
 _FACTORIES: dict[str, StrategyFactory] = {}
 
@@ -45,7 +53,7 @@ def register_strategy(name: str, factory: StrategyFactory) -> None:
     _FACTORIES[name] = factory
 
 
-def make_strategy(name: str, sketches: tuple[tuple[Knob, ...], ...], seed: int) -> Strategy:
+def make_strategy(name: str, space: Space, seed: int) -> Strategy:
     """The strategy registered as `name`.
 
     Raises:
@@ -54,7 +62,7 @@ def make_strategy(name: str, sketches: tuple[tuple[Knob, ...], ...], seed: int) 
     _load_own()
     if name not in _FACTORIES:
         raise UsageError(f"no strategy {name!r}; there are {', '.join(sorted(_FACTORIES))}")
-    return _FACTORIES[name](sketches, seed)
+    return _FACTORIES[name](space, seed)
 
 
 def strategy_names() -> tuple[str, ...]:
@@ -64,11 +72,15 @@ def strategy_names() -> tuple[str, ...]:
 
 def _load_own() -> None:
     from tunefarm.search.evolutionary import Evolutionary
+    from tunefarm.search.guided import Guided
+    from tunefarm.search.portfolio import Portfolio
     from tunefarm.search.random_search import RandomSearch
     from tunefarm.search.tpe import TreeParzen
 
     own: dict[str, StrategyFactory] = {
         "evolutionary": Evolutionary,
+        "guided": Guided,
+        "portfolio": Portfolio,
         "random": RandomSearch,
         "tpe": TreeParzen,
     }

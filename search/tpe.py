@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tunefarm.search.space import Knob, KnobKind, Point, Value
+from tunefarm.search.space import Knob, KnobKind, Point, Space, Value
 from tunefarm.search.strategy import Evaluated
 from tunefarm.search.tiles import random_point
 
@@ -28,8 +28,8 @@ class TreeParzen:
 
     FIRST_RANDOM = 8
 
-    def __init__(self, sketches: tuple[tuple[Knob, ...], ...], seed: int) -> None:
-        self._sketches = sketches
+    def __init__(self, space: Space, seed: int) -> None:
+        self._sketches = space.sketches
         self._rng = random.Random(seed)
         self._measured: list[Evaluated] = []
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.search.space import Knob, Point, Proposal, Space
+from tunefarm.search.space import Knob, Modelled, Point, Proposal, Space
 
 SpaceFactory = Callable[[Any, Target], Space | None]
 """(workload, target) -> the family's space of it, or None where the family does not fit"""
@@ -21,11 +21,12 @@ def register_space(name: str, factory: SpaceFactory) -> None:
 
 
 def design_space(workload: Any, target: Target) -> Space:
-    """TVM's own sketches, so that no kernel is without a space, and every registered family."""
+    """Every family that fits, and TVM's own sketches, so that no kernel is without a space."""
     from tunefarm.search.spaces.generic import GenericSpace
+    from tunefarm.search.spaces.register_tile import register_tile_space
 
     spaces: list[Space] = [GenericSpace(workload, target)]
-    for factory in _FACTORIES.values():
+    for factory in (register_tile_space, *_FACTORIES.values()):
         space = factory(workload, target)
         if space is not None:
             spaces.append(space)
@@ -41,6 +42,15 @@ class UnionSpace:
     @cached_property
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
         return tuple(sketch for space in self._spaces for sketch in space.sketches)
+
+    def modelled(self) -> list[Modelled]:
+        found, first = [], 0
+        for space in self._spaces:
+            for one in space.modelled():
+                point = Point(one.point.sketch + first, one.point.values)
+                found.append(Modelled(point, one.seconds, one.coordinates))
+            first += len(space.sketches)
+        return found
 
     def realise(self, point: Point, seed: int) -> Proposal | None:
         space, first = self._owner(point.sketch)

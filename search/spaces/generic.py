@@ -7,14 +7,12 @@ import json
 from functools import cached_property
 from typing import Any
 
-from tvm.s_tir import meta_schedule as ms
-from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
 from tvm.s_tir.schedule import Trace
 
-from tunefarm.costmodel.features import summarise
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
-from tunefarm.search.space import Knob, KnobKind, Point, Proposal, Value
+from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal, Value
+from tunefarm.search.spaces.features import features_of
 
 _SAMPLING = {
     "SamplePerfectTile": KnobKind.TILE,
@@ -28,6 +26,7 @@ class GenericSpace:
 
     def __init__(self, workload: Any, target: Target) -> None:
         self._workload = workload
+        self._target = target
         self._context = replay.make_context(workload, target)
         self._traces = [s.trace for s in self._context.generate_design_space()]
         self._shapes = [self._structure(trace) for trace in self._traces]
@@ -52,6 +51,9 @@ class GenericSpace:
                 knobs.append(Knob(kind, 0))
         return tuple(knobs)
 
+    def modelled(self) -> tuple[Modelled, ...]:
+        return ()
+
     def realise(self, point: Point, seed: int) -> Proposal | None:
         schedule = replay.new_schedule(self._workload, seed=seed % (2**31 - 2) + 1)
         values = iter(point.values)
@@ -73,10 +75,7 @@ class GenericSpace:
             replay.postprocess(self._context, schedule)
         except replay.InvalidTrace:
             return None
-        arguments = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
-        candidate = ms.MeasureCandidate(schedule, arguments)
-        (stores,) = PerStoreFeature().extract_from(self._context, [candidate])
-        return Proposal(applied, text, summarise(stores.numpy()))
+        return Proposal(applied, text, features_of(schedule, self._target))
 
     def locate(self, trace: str) -> Point | None:
         instructions, decisions = json.loads(trace)

@@ -1,0 +1,254 @@
+"""Tuning kernels in this process: the state machine without Ray, journal or model.
+
+For whoever has a TensorIR kernel and wants a schedule: a compiler engineer at a prompt, and the
+benchmarks. What decides is the same as in a job (`TargetState`, `Proposer`, `Builder`, `Runner`);
+what is left out is what makes a job durable and wide.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tunefarm.costmodel.ranker import Ranker
+from tunefarm.devices.device import Device
+from tunefarm.errors import Failure
+from tunefarm.frontend.program import TuningTask
+from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest, Library
+from tunefarm.measure.facts import KernelFacts
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import Runner, ScreenOutcome, ScreenRequest
+from tunefarm.scheduler.state import (
+    BudgetSpent,
+    Build,
+    Built,
+    Event,
+    Imported,
+    Instruction,
+    Limits,
+    Phase,
+    Propose,
+    Proposed,
+    Screen,
+    Screened,
+    TargetState,
+    Task,
+)
+from tunefarm.search.candidate import Candidate, baseline
+from tunefarm.search.proposer import Proposer, Result
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One result, as it came in.
+
+    Attributes:
+        task: id of the kernel.
+        candidate: with its trace.
+        latency_s: median seconds of its screening; None for a failure.
+        failure: of which kind, else None.
+        elapsed_s: seconds since tuning began, starting the workers included.
+    """
+
+    task: str
+    candidate: Candidate
+    latency_s: float | None
+    failure: Failure | None
+    elapsed_s: float
+
+
+@dataclass
+class LocalTuner:
+    """Tunes kernels on this machine.
+
+    Args:
+        tasks: with the files of their workloads.
+        device: this machine, as `devices.probe` found it.
+        directory: for libraries and references.
+        limits: trials over all kernels, and pacing; `processes` is not used.
+        budget_s: seconds after which nothing new begins.
+        report: hears of every result.
+    """
+
+    tasks: Mapping[str, tuple[TuningTask, Path]]
+    device: Device
+    toolchain: str
+    directory: Path
+    limits: Limits
+    strategy: str = "portfolio"
+    seed: int = 0
+    protocol: Protocol = field(default_factory=Protocol)
+    budget_s: float | None = None
+    report: Callable[[Trial], None] = lambda trial: None
+
+    def run(self) -> tuple[Trial, ...]:
+        """Every result in order; the untuned schedule of each kernel comes first."""
+        started = time.monotonic()
+        builders = [Builder(self.protocol.compile_limit_s) for _ in range(self.limits.builders)]
+        runner = Runner(self.device.cores, self.protocol.memory_bytes)
+        with ThreadPoolExecutor(len(builders) + 2) as pool:
+            try:
+                for builder in builders:
+                    builder.start()
+                runner.start()
+                return _Run(self, started, builders, runner, pool).loop()
+            finally:
+                for builder in builders:
+                    builder.close()
+                runner.close()
+
+
+class _Run:
+    """One tuning, from its first instruction to its last result."""
+
+    def __init__(
+        self,
+        tuner: LocalTuner,
+        started: float,
+        builders: Sequence[Builder],
+        runner: Runner,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._tuner = tuner
+        self._started = started
+        self._idle = list(builders)
+        self._runner = runner
+        self._pool = pool
+        self._state = TargetState(tuner.limits)
+        self._candidates: dict[str, Candidate] = {}
+        self._libraries: dict[str, Library] = {}
+        self._busy: dict[Future[Any], tuple[Instruction, Builder | None]] = {}
+        self._ranker = Ranker(seed=tuner.seed)
+        self._searching = threading.Lock()
+        self._proposers: dict[str, Proposer] = {}
+        self._news: list[Result] = []
+        self._trials: list[Trial] = []
+
+    def loop(self) -> tuple[Trial, ...]:
+        todo = self._state.handle(self._imported())
+        while self._state.phase in (Phase.BASELINE, Phase.TUNE):
+            for instruction in todo:
+                self._give_out(instruction)
+            todo = []
+            done, _ = wait(self._busy, timeout=0.5, return_when=FIRST_COMPLETED)
+            events = [self._finished(future) for future in done]
+            budget = self._tuner.budget_s
+            if budget is not None and time.monotonic() - self._started > budget:
+                events.append(BudgetSpent())
+            for event in events:
+                todo += self._state.handle(event)
+        return tuple(self._trials)
+
+    def _imported(self) -> Imported:
+        target, toolchain = self._tuner.device.target, self._tuner.toolchain
+        tasks = []
+        for name, (task, _) in self._tuner.tasks.items():
+            untuned = baseline(name, target.text, toolchain)
+            self._candidates[untuned.id] = untuned
+            tasks.append(Task(name, task.weight, untuned.id))
+        return Imported(tuple(tasks))
+
+    # ------------------------------------------------------------ instructions
+
+    def _give_out(self, instruction: Instruction) -> None:
+        builder = None
+        match instruction:
+            case Propose(task, count, in_flight):
+                news, self._news = self._news, []
+                future: Future[Any] = self._pool.submit(
+                    self._propose, task, count, in_flight, news
+                )
+            case Build(candidate):
+                builder = self._idle.pop()
+                future = self._pool.submit(builder.build, self._build_request(candidate))
+            case Screen(candidate, incumbent_s):
+                request = self._screen_request(candidate, incumbent_s)
+                future = self._pool.submit(self._runner.screen, request)
+            case _:
+                raise AssertionError(f"{instruction} is not part of tuning")
+        self._busy[future] = (instruction, builder)
+
+    def _propose(
+        self, task: str, count: int, in_flight: Sequence[str], news: Sequence[Result]
+    ) -> tuple[Candidate, ...]:
+        """One at a time: proposers share their ranking."""
+        with self._searching:
+            for name in {result.candidate.task for result in news}:
+                mine = [result for result in news if result.candidate.task == name]
+                self._proposer(name).observe(mine)
+            return self._proposer(task).propose(count, in_flight)
+
+    def _proposer(self, task: str) -> Proposer:
+        if task not in self._proposers:
+            from tunefarm.search.replay import load_workload
+            from tunefarm.search.spaces import design_space
+
+            tuner = self._tuner
+            self._proposers[task] = Proposer(
+                task,
+                tuner.device.target,
+                tuner.toolchain,
+                design_space(load_workload(tuner.tasks[task][1]), tuner.device.target),
+                tuner.strategy,
+                self._ranker,
+                seed=tuner.seed,
+            )
+        return self._proposers[task]
+
+    def _build_request(self, candidate: str) -> BuildRequest:
+        one = self._candidates[candidate]
+        library = self._tuner.directory / "candidates" / f"{one.id}.so"
+        return BuildRequest(
+            self._tuner.tasks[one.task][1], self._tuner.device.target, one.trace, library
+        )
+
+    def _screen_request(self, candidate: str, incumbent_s: float | None) -> ScreenRequest:
+        one = self._candidates[candidate]
+        task, _ = self._tuner.tasks[one.task]
+        reference = self._tuner.directory / "reference" / f"{one.task}.npz"
+        facts = KernelFacts(task.id, task.args, task.flops, reference)
+        return ScreenRequest(
+            self._libraries[candidate], facts, self._tuner.protocol, incumbent_s, one.untuned
+        )
+
+    # ----------------------------------------------------------------- results
+
+    def _finished(self, future: Future[Any]) -> Event:
+        instruction, builder = self._busy.pop(future)
+        if builder is not None:
+            self._idle.append(builder)
+        answer = future.result()
+        match instruction:
+            case Propose(task, _, _):
+                self._candidates.update({c.id: c for c in answer})
+                return Proposed(task, tuple(c.id for c in answer))
+            case Build(candidate):
+                built: BuildOutcome = answer
+                if built.library is None:
+                    return self._result(candidate, None, built.failure)
+                self._libraries[candidate] = built.library
+                return Built(candidate, True)
+            case Screen(candidate, _):
+                screened: ScreenOutcome = answer
+                if screened.screening is None:
+                    return self._result(candidate, None, screened.failure)
+                return self._result(candidate, median(screened.screening.samples), None)
+        raise AssertionError(f"no answer to {instruction}")
+
+    def _result(
+        self, candidate: str, latency_s: float | None, failure: Failure | None
+    ) -> Screened:
+        one = self._candidates[candidate]
+        elapsed = time.monotonic() - self._started
+        trial = Trial(one.task, one, latency_s, failure, elapsed)
+        self._trials.append(trial)
+        self._tuner.report(trial)
+        if not one.untuned:
+            self._news.append(Result(one, latency_s))
+        return Screened(candidate, latency_s)

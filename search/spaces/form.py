@@ -1,0 +1,310 @@
+"""What a kernel computes, read off its TensorIR: its stages, and the shape of a reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.ir.expr import TensorLoad, Var
+from tvm.s_tir import SBlock
+from tvm.sym.pattern import detect_linear_equation
+from tvm_ffi import structural_equal, structural_walk
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One iteration variable of a stage."""
+
+    name: str
+    extent: int
+    reduces: bool
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One block of a kernel.
+
+    Attributes:
+        name: of the block; unique in its kernel.
+        axes: in the order of its loops.
+        reads: names of the buffers it reads, in the block's order.
+        writes: name of the buffer it writes.
+        shape: of that buffer, in elements.
+        direct: its spatial axes are the dimensions of what it writes, in order.
+        copies: it writes, element for element and at the same place, what it reads.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    reads: tuple[str, ...]
+    writes: str
+    shape: tuple[int, ...]
+    direct: bool
+    copies: bool
+    node: Any
+
+    @property
+    def reduces(self) -> bool:
+        return any(axis.reduces for axis in self.axes)
+
+    @property
+    def points(self) -> int:
+        """Times its body runs."""
+        return prod(axis.extent for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor that a reduction reads.
+
+    Attributes:
+        buffer: its name.
+        read: its position among the block's reads.
+        plain: per dimension, the position of the axis that is its whole index, else None.
+        shape: in elements.
+        free: its layout may change: a constant, packed once.
+        groups: per axis: None where it is used as it is, 0 where it is not used, G where all that
+            is used is `axis // G`.
+        strides: per axis, elements between neighbours; None where they are not evenly spaced.
+    """
+
+    buffer: str
+    read: int
+    plain: tuple[int | None, ...]
+    shape: tuple[int, ...]
+    free: bool
+    groups: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+
+    def depends_on(self, axis: int) -> bool:
+        return self.groups[axis] is None
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One reducing block, elementwise stages before and after it.
+
+    Axes are named by their position in the block. The *column* is the output's last dimension, the
+    one that vectors run along. *Rows* are the other spatial axes whose tiling uses a loaded vector
+    again; where there are none, all of them. `vector` is the operand that is read in vectors,
+    `other` the second factor, broadcast or (depthwise) read in vectors as well.
+
+    Attributes:
+        product: it is a sum of products of two operands.
+        before: stages that make an operand and are no plain copies, e.g. padding.
+        copies: stages before it that only copy.
+        after: the elementwise stages after it, in order.
+        limits: per axis, the largest tile of it (a group's size, else the extent).
+    """
+
+    block: Stage
+    product: bool
+    before: tuple[Stage, ...]
+    copies: tuple[Stage, ...]
+    after: tuple[Stage, ...]
+    column: int
+    rows: tuple[int, ...]
+    spatial: tuple[int, ...]
+    reductions: tuple[int, ...]
+    vector: Operand
+    other: Operand | None
+    limits: tuple[int, ...]
+
+    def extent(self, axis: int) -> int:
+        return self.block.axes[axis].extent
+
+    @property
+    def depth(self) -> int:
+        """Terms of one output element."""
+        return prod(self.extent(axis) for axis in self.reductions)
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.block.points
+
+
+def stages_of(workload: Any) -> tuple[Stage, ...]:
+    """The blocks of a one-function module, in program order, without the root block.
+
+    Raises:
+        ValueError: a shape that is not known, or a block that writes several buffers.
+    """
+    blocks: list[Any] = []
+    structural_walk(workload["main"].body, (SBlock, blocks.append))
+    return tuple(_stage(node) for node in blocks if node.name_hint != "root")
+
+
+def _stage(node: Any) -> Stage:
+    if len(node.writes) != 1:
+        raise ValueError(f"block {node.name_hint} writes {len(node.writes)} buffers")
+    try:
+        axes = tuple(
+            Axis(v.var.name, int(v.dom.extent), int(v.iter_type) == tirx.IterVar.CommReduce)
+            for v in node.iter_vars
+        )
+        written = node.writes[0].source
+        shape = tuple(int(size) for size in written.shape)
+    except TypeError as error:
+        raise ValueError(f"block {node.name_hint} has no fixed shape") from error
+    spatial = [v.var for v, axis in zip(node.iter_vars, axes, strict=True) if not axis.reduces]
+    store = node.body
+    direct = (
+        isinstance(store, tirx.BufferStore)
+        and len(store.indices) == len(spatial)
+        and all(i.same_as(variable) for i, variable in zip(store.indices, spatial, strict=True))
+    )
+    copies = (
+        direct
+        and isinstance(store.value, TensorLoad)
+        and structural_equal(list(store.value.indices), list(store.indices))
+        and tuple(map(int, store.value.source.shape)) == shape
+    )
+    reads = tuple(region.source.name for region in node.reads)
+    return Stage(node.name_hint, axes, reads, written.name, shape, direct, copies, node)
+
+
+def reduction_of(workload: Any) -> Reduction | None:
+    """The kernel as one reduction with its surroundings, None where it is something else."""
+    try:
+        stages = stages_of(workload)
+    except ValueError:
+        return None
+    reducing = [stage for stage in stages if stage.reduces]
+    if len(reducing) != 1 or not all(stage.direct for stage in stages):
+        return None
+    (block,) = reducing
+    place = stages.index(block)
+    before, after = stages[:place], stages[place + 1 :]
+    if not _is_chain(block, after) or not _is_single_float(block):
+        return None
+    loads, product = _terms(block.node)
+    free = _free_buffers(workload["main"])
+    operands = [_operand(block, load, free) for load in loads]
+    if not operands:
+        return None
+    return _shape(block, product, before, after, operands)
+
+
+def _is_single_float(block: Stage) -> bool:
+    tensors = [block.node.writes[0].source, *(region.source for region in block.node.reads)]
+    return all(str(tensor.dtype) == "float32" for tensor in tensors)
+
+
+def _is_chain(block: Stage, after: Sequence[Stage]) -> bool:
+    """Each stage reads the result of the one before it once, element by element."""
+    previous = block
+    for stage in after:
+        loads: list[Any] = []
+        structural_walk(stage.node.body, (TensorLoad, loads.append))
+        of_previous = [load for load in loads if load.source.name == previous.writes]
+        if stage.shape != previous.shape or len(of_previous) != 1:
+            return False
+        if not structural_equal(list(of_previous[0].indices), list(stage.node.body.indices)):
+            return False
+        previous = stage
+    return True
+
+
+def _terms(node: Any) -> tuple[list[Any], bool]:
+    """What the reduction reads besides its own result, and whether it is a sum of products."""
+    store = node.body
+    loads: list[Any] = []
+    structural_walk(store.value, (TensorLoad, loads.append))
+    read = [load for load in loads if not load.source.same_as(store.buffer)]
+    product = (
+        isinstance(store.value, tirx.Add)
+        and isinstance(store.value.b, tirx.Mul)
+        and all(isinstance(f, TensorLoad) for f in (store.value.b.a, store.value.b.b))
+        and len(read) == 2
+        and not read[0].source.same_as(read[1].source)
+    )
+    return (read, True) if product else (read[:1] if len(read) == 1 else [], False)
+
+
+def _free_buffers(function: Any) -> frozenset[str]:
+    attributes = function.attrs or {}
+    free = attributes["layout_free_buffers"] if "layout_free_buffers" in attributes else []
+    return frozenset(function.params[int(i)].name for i in free)
+
+
+def _operand(block: Stage, load: Any, free: frozenset[str]) -> Operand:
+    variables = [v.var for v in block.node.iter_vars]
+    plain = []
+    for expression in load.indices:
+        exact = [i for i, variable in enumerate(variables) if expression.same_as(variable)]
+        plain.append(exact[0] if exact else None)
+    name = load.source.name
+    return Operand(
+        name,
+        block.reads.index(name),
+        tuple(plain),
+        tuple(int(size) for size in load.source.shape),
+        name in free,
+        tuple(_group(load, variable) for variable in variables),
+        tuple(_stride(load, variable) for variable in variables),
+    )
+
+
+def _stride(load: Any, variable: Any) -> int | None:
+    """See `Operand.strides`."""
+    stride, elements = 0, 1
+    for index, size in zip(reversed(load.indices), reversed(load.source.shape), strict=True):
+        linear = detect_linear_equation(index, [variable])
+        if not linear:
+            return None
+        stride += int(linear[0]) * elements
+        elements *= int(size)
+    return stride
+
+
+def _group(load: Any, variable: Any) -> int | None:
+    """See `Operand.groups`."""
+    uses: list[Any] = []
+    divisions: list[Any] = []
+    structural_walk(list(load.indices), ((tirx.FloorDiv, divisions.append), (Var, uses.append)))
+    mine = [use for use in uses if use.same_as(variable)]
+    if not mine:
+        return 0
+    divided = [d for d in divisions if d.a.same_as(variable)]
+    sizes = {int(d.b) for d in divided}
+    return sizes.pop() if len(divided) == len(mine) and len(sizes) == 1 else None
+
+
+def _shape(
+    block: Stage,
+    product: bool,
+    before: Sequence[Stage],
+    after: Sequence[Stage],
+    operands: Sequence[Operand],
+) -> Reduction | None:
+    axes = range(len(block.axes))
+    spatial = tuple(i for i in axes if not block.axes[i].reduces)
+    column = spatial[-1]
+    holders = [operand for operand in operands if operand.depends_on(column)]
+    if not holders:
+        return None
+    # Where both hold it (depthwise), the weights are the one that fewer axes move.
+    vector = min(holders, key=lambda o: sum(o.depends_on(i) for i in spatial))
+    others = [operand for operand in operands if operand is not vector]
+    limits = [axis.extent for axis in block.axes]
+    for operand in operands:
+        for i in spatial:
+            limits[i] = min(limits[i], operand.groups[i] or limits[i])
+    rows = tuple(i for i in spatial[:-1] if not vector.depends_on(i)) if product else ()
+    return Reduction(
+        block,
+        product,
+        tuple(stage for stage in before if not stage.copies),
+        tuple(stage for stage in before if stage.copies),
+        tuple(after),
+        column,
+        rows or spatial[:-1],
+        spatial,
+        tuple(i for i in axes if block.axes[i].reduces),
+        vector,
+        others[0] if others else None,
+        tuple(limits),
+    )

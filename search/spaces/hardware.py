@@ -1,0 +1,66 @@
+"""What a schedule needs to know of a processor: vectors, registers, caches, cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tunefarm.devices.target import Target
+from tunefarm.search import replay
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Sizes of a CPU target, for float32.
+
+    Attributes:
+        lanes: elements of the widest vector.
+        registers: vector registers.
+        broadcast_registers: that a broadcast factor takes; none where it is read from memory by
+            the multiply-add itself.
+        fma: multiply-adds of full vectors a cycle and core.
+        loads: vector loads a cycle and core.
+        latency: cycles of one multiply-add.
+        l2: bytes of a core's second-level cache.
+        bytes_per_cycle: that a core gets from beyond it.
+        cores: that a kernel runs on.
+    """
+
+    lanes: int
+    registers: int
+    broadcast_registers: int
+    fma: float
+    loads: float
+    latency: int
+    l2: int
+    bytes_per_cycle: float
+    cores: int
+
+    def widths(self) -> tuple[int, ...]:
+        """Vector lengths worth trying, widest first: no less than four elements."""
+        return tuple(w for w in (self.lanes, self.lanes // 2, self.lanes // 4) if w >= 4)
+
+
+# Common parts of each family. The prior orders points by them, and what is measured decides; only
+# lanes and registers bound the space.
+_FAMILIES = (
+    ("avx512f", Hardware(16, 32, 0, 1.0, 1.0, 4, 1 << 20, 12.0, 1)),
+    ("avx2", Hardware(8, 16, 1, 2.0, 2.0, 4, 512 << 10, 8.0, 1)),
+    ("neon", Hardware(4, 32, 1, 2.0, 2.0, 4, 512 << 10, 8.0, 1)),
+    ("", Hardware(4, 16, 1, 1.0, 1.0, 4, 256 << 10, 8.0, 1)),
+)
+
+
+@lru_cache(maxsize=16)
+def hardware(target: Target) -> Hardware:
+    """The sizes of `target`, by the features that the compiler says it has."""
+    import dataclasses
+
+    from tvm.target.codegen import target_has_features
+
+    compiled = replay.tvm_target(target)
+    cores = int(compiled.attrs.get("num-cores", 1))
+    for feature, family in _FAMILIES:
+        if not feature or target_has_features(feature, compiled):
+            return dataclasses.replace(family, cores=cores)
+    raise AssertionError("the last family fits every target")
