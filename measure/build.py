@@ -17,10 +17,17 @@ BUILD_MEMORY_BYTES = 6 * 2**30
 
 @dataclass(frozen=True)
 class Library:
-    """A built kernel: its file, and the inputs its packing function makes (`kernel_module`)."""
+    """A built kernel.
+
+    Attributes:
+        path: its file.
+        packed: the inputs that its packing function makes (`replay.kernel_module`).
+        prepack: the packing function's file; candidates that pack alike share it.
+    """
 
     path: Path
     packed: tuple[tuple[int, TensorSpec], ...]
+    prepack: Path | None = None
 
 
 @dataclass(frozen=True)

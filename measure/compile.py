@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+import tvm_ffi
 
 from tunefarm.measure.build import BuildRequest, Library
 from tunefarm.search import replay
@@ -27,17 +28,28 @@ def run_build(request: BuildRequest) -> Library:
     """Replay, lower, compile, link."""
     workload = replay.load_workload(request.workload)
     function = replay.scheduled_function(workload, request.target, request.trace)
-    module, packed = replay.kernel_module(function)
-    built = tvm.tirx.build(module, target=replay.tvm_target(request.target))
-    _link(built, request.library)
-    return Library(request.library, packed)
+    kernel, prepack, packed = replay.kernel_module(function)
+    target = replay.tvm_target(request.target)
+    _link(tvm.tirx.build(kernel, target=target), request.library)
+    if prepack is None:
+        return Library(request.library, packed)
+    return Library(request.library, packed, _prepack(prepack, target, request.library.parent))
+
+
+def _prepack(module: Any, target: Any, directory: Path) -> Path:
+    """The packing function's library, built once: it takes as long as the kernel, and hundreds of
+    candidates pack alike. Named by what is in it, so two builders may both make it."""
+    library = directory / f"prepack-{tvm_ffi.structural_hash(module):016x}.so"
+    if not library.exists():
+        _link(tvm.tirx.build(module, target=target), library)
+    return library
 
 
 def _link(module: Any, library: Path) -> None:
     """One object, one `ld -shared`: gcc would take six times as long to the same bytes."""
     library.parent.mkdir(parents=True, exist_ok=True)
-    stem = library.with_name(f".{library.stem}.{os.getpid()}")
-    object_file, shared = stem.with_suffix(".o"), stem.with_suffix(".so")
+    stem = f".{library.stem}-{os.getpid()}"  # two builders may make the same library
+    object_file, shared = library.with_name(f"{stem}.o"), library.with_name(f"{stem}.so")
     try:
         module.write_to_file(str(object_file))
         done = subprocess.run(

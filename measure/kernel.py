@@ -22,6 +22,7 @@ from tunefarm.measure.gate import (
     reduction_length,
     tolerance,
 )
+from tunefarm.measure.pinning import pin_caller
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import KernelRace
 
@@ -38,20 +39,22 @@ class Kernel:
     def __init__(self, library: Library, facts: KernelFacts) -> None:
         self._module = tvm.runtime.load_module(str(library.path))
         self._packed = library.packed
+        self._prepack = tvm.runtime.load_module(str(library.prepack)) if library.prepack else None
         self._output = facts.args[-1]
 
     def bind(self, inputs: list[Any]) -> list[Any]:
         """The kernel's arguments: inputs (packed where it wants that) and a poisoned output."""
         arguments = list(inputs)
-        if self._packed:
+        if self._prepack is not None:
             made = [tvm.runtime.empty(spec.shape, spec.dtype) for _, spec in self._packed]
-            self._module["prepack"](*(inputs[i] for i, _ in self._packed), *made)
+            self._prepack["prepack"](*(inputs[i] for i, _ in self._packed), *made)
             for (position, _), tensor in zip(self._packed, made, strict=True):
                 arguments[position] = tensor
         return [*arguments, tvm.runtime.tensor(poisoned(self._output))]
 
     def run(self, arguments: list[Any]) -> None:
         self._module["kernel"](*arguments)
+        pin_caller()  # a whole model is timed as its users run it, kernels are timed alone
 
     def sample(self, arguments: list[Any], number: int, repeat: int) -> list[float]:
         """Seconds per call: `repeat` samples of `number` calls each, in the runtime's own loop."""
@@ -171,7 +174,10 @@ def screen(
     if incumbent_s is not None and first[0] > protocol.truncate_factor * incumbent_s:
         return Screening(tuple(first), True)
     number = calls_per_sample(first[0], protocol)
-    repeat = max(protocol.screen_samples, round(protocol.screen_s / (number * first[0])))
+    repeat = max(
+        protocol.screen_samples,
+        round(protocol.screening_s(first[0], incumbent_s) / (number * first[0])),
+    )
     return Screening(tuple(kernel.sample(bound, number, min(repeat, 20))), False)
 
 

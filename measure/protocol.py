@@ -64,6 +64,13 @@ class Protocol:
         """Seconds for each of `kernels` that race in one process."""
         return min(self.race_kernel_s, self.race_process_s / max(1, kernels))
 
+    def screening_s(self, first_s: float, incumbent_s: float | None) -> float:
+        """Seconds for a candidate's samples, in proportion to its promise: all of `screen_s` where
+        its first sample is no slower than the incumbent, an eighth of it at twice that."""
+        if incumbent_s is None:
+            return self.screen_s
+        return self.screen_s * min(1.0, (incumbent_s / first_s) ** 3)
+
     def run_limit(self, incumbent_s: float | None) -> float:
         """Seconds a candidate may take, all its runs together.
 

@@ -94,8 +94,9 @@ class LocalTuner:
         runner = Runner(self.device.cores, self.protocol.memory_bytes)
         with ThreadPoolExecutor(len(builders) + 2) as pool:
             try:
-                for builder in builders:
-                    builder.start()
+                # The other builders start after the first build: three compilers that are imported
+                # at once on two cores would all be late for the first candidate.
+                builders[-1].start()
                 runner.start()
                 return _Run(self, started, builders, runner, pool).loop()
             finally:
@@ -132,6 +133,8 @@ class _Run:
 
     def loop(self) -> tuple[Trial, ...]:
         todo = self._state.handle(self._imported())
+        for task in self._tuner.tasks:  # the compiler's import is most of what a start takes
+            self._pool.submit(self._propose, task, 0, (), ())
         while self._state.phase in (Phase.BASELINE, Phase.TUNE):
             for instruction in todo:
                 self._give_out(instruction)
@@ -182,7 +185,8 @@ class _Run:
             for name in {result.candidate.task for result in news}:
                 mine = [result for result in news if result.candidate.task == name]
                 self._proposer(name).observe(mine)
-            return self._proposer(task).propose(count, in_flight)
+            proposer = self._proposer(task)
+            return proposer.propose(count, in_flight) if count else ()
 
     def _proposer(self, task: str) -> Proposer:
         if task not in self._proposers:
@@ -223,6 +227,8 @@ class _Run:
         instruction, builder = self._busy.pop(future)
         if builder is not None:
             self._idle.append(builder)
+            for idle in self._idle:
+                idle.start()
         answer = future.result()
         match instruction:
             case Propose(task, _, _):

@@ -149,7 +149,8 @@ class Limits:
     Attributes:
         trials: measured candidates; the baselines do not count.
         builders: builds at a time.
-        batch: candidates built before a measuring turn, on a shared processor.
+        batch: candidates built before a measuring turn, on a shared processor; the first turns
+            are shorter, so that the search soon has something to learn from.
         shared_processor: builders and device take turns.
         chunk: candidates proposed at a time.
         patience: results without gain after which a kernel stops.
@@ -372,8 +373,11 @@ class TargetState:
         elif self._batch_is_built() and not self.building and not self.proposing and self.built:
             self.turn = Turn.MEASURE
 
+    def _batch(self) -> int:
+        return min(self.limits.batch, max(1, len(self.done)))
+
     def _batch_is_built(self) -> bool:
-        if len(self.built) + len(self.building) >= self.limits.batch:
+        if len(self.built) + len(self.building) >= self._batch():
             return True
         return not self.to_build and not self.building and not self._room()
 
@@ -393,7 +397,7 @@ class TargetState:
         if self.limits.shared_processor and self._batch_is_built():
             return []
         waiting = len(self.to_build) + sum(self.proposing.values())
-        room = min(self._room(), self.limits.batch - waiting)
+        room = min(self._room(), self._batch() - waiting)
         if room <= 0:
             return []
         wanted = allocate(
@@ -417,7 +421,7 @@ class TargetState:
         instructions: list[Instruction] = []
         while self.to_build and len(self.building) < self.limits.builders:
             if self.limits.shared_processor and (
-                len(self.built) + len(self.building) >= self.limits.batch
+                len(self.built) + len(self.building) >= self._batch()
             ):
                 break
             candidate = self.to_build.popleft()

@@ -16,12 +16,12 @@ from tunefarm.search.tpe import TreeParzen
 class Portfolio:
     """Guided search where a hardware model knows points; evolution and TPE everywhere.
 
-    Every member learns from every result, whoever proposed it. A member earns by how close its
-    latest points came to the best known at the time, and twice where it moved it; shares follow
-    earnings, with a floor, so that nobody is written off early.
+    Every member learns from every result, whoever proposed it. A point earns the ratio of the best
+    latency known at the time to its own, at most one; a member's share follows the mean of what
+    its latest points earned, with a floor, so that nobody is written off for good.
     """
 
-    FLOOR = 0.08
+    FLOOR = 0.04
     MEMORY = 16
     SHARPNESS = 3.0
 
@@ -32,24 +32,25 @@ class Portfolio:
         self._members["evolutionary"] = Evolutionary(space, seed + 1)
         self._members["tpe"] = TreeParzen(space, seed + 2)
         self._earned: dict[str, deque[float]] = {
-            name: deque(maxlen=self.MEMORY) for name in self._members
+            name: deque(self._credit(name), maxlen=self.MEMORY) for name in self._members
         }
         self._owner: dict[Point, str] = {}
         self._best: float | None = None
 
     def shares(self) -> dict[str, float]:
-        """By member; they add up to one."""
+        """By member; they add up to one. The first word is the hardware model's."""
+        if self._best is None and "guided" in self._members:
+            return {name: float(name == "guided") for name in self._members}
         earned = {
-            name: (sum(log) / len(log)) ** self.SHARPNESS if log else self._hope(name)
-            for name, log in self._earned.items()
+            name: (sum(log) / len(log)) ** self.SHARPNESS for name, log in self._earned.items()
         }
         total = sum(earned.values()) or 1.0
         free = 1.0 - self.FLOOR * len(earned)
         return {name: self.FLOOR + free * value / total for name, value in earned.items()}
 
-    def _hope(self, name: str) -> float:
-        """Before its first result; a model of the hardware deserves the first word."""
-        return 1.0 if name == "guided" or "guided" not in self._members else 0.02
+    def _credit(self, name: str) -> list[float]:
+        """Earned before the first result."""
+        return [1.0 if name == "guided" else 0.4] * 2
 
     def suggest(self, count: int, in_flight: Collection[Point]) -> list[Point]:
         shares = self.shares()
@@ -78,6 +79,4 @@ class Portfolio:
     def _worth(self, latency_s: float | None) -> float:
         if latency_s is None:
             return 0.0
-        if self._best is None or latency_s < 0.99 * self._best:
-            return 2.0
-        return self._best / max(latency_s, self._best)
+        return min(1.0, (self._best or latency_s) / latency_s)

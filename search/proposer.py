@@ -30,14 +30,15 @@ class _Known:
     candidate: Candidate
     proposal: Proposal
     asked: Point
+    modelled: bool
 
 
 class Proposer:
     """Proposes candidates that were never proposed before.
 
-    The strategy is asked for `OVERSAMPLE` times as many points as are wanted; the ranker picks,
-    and `EXPLORE` of the picks are drawn from the rest, so that the model also learns where it is
-    wrong. Until the ranker is ready, the strategy's own order stands.
+    Points that a hardware model knows come from the strategy in their order. Of the others it is
+    asked for `OVERSAMPLE` times as many as are wanted; the ranker picks, and `EXPLORE` of the picks
+    are drawn from the rest, so that it also learns where it is wrong.
     """
 
     OVERSAMPLE = 2
@@ -63,6 +64,7 @@ class Proposer:
         self._toolchain = toolchain
         self._space = space
         self._strategy_name = strategy
+        self._modelled = {one.point for one in space.modelled()}
         self._strategy = make_strategy(strategy, space, seed)
         self._ranker = ranker
         self._rng = random.Random(seed)
@@ -82,19 +84,24 @@ class Proposer:
         """
         flying = [self._known[i].proposal.point for i in in_flight if i in self._known]
         pool: dict[str, _Known] = {}
-        wanted = count * (self.OVERSAMPLE if self._ranker.ready else 1)
-        for _ in range(self.ATTEMPTS):
-            taken = [*flying, *(one.asked for one in pool.values())]
-            for point in self._strategy.suggest(wanted - len(pool), taken):
-                self._admit(point, pool)
-            if len(pool) >= wanted:
-                break
+        self._fill(pool, count, flying)
+        free = [one for one in pool.values() if not one.modelled]
+        if free and self._ranker.ready:
+            self._fill(pool, len(pool) + (self.OVERSAMPLE - 1) * len(free), flying)
         chosen = self._choose(list(pool.values()), count)
         for one in chosen:
             self._seen.add(one.candidate.id)
             self._known[one.candidate.id] = one
             self._asked.add(one.asked)
         return tuple(one.candidate for one in chosen)
+
+    def _fill(self, pool: dict[str, _Known], size: int, flying: list[Point]) -> None:
+        for _ in range(self.ATTEMPTS):
+            if len(pool) >= size:
+                return
+            taken = [*flying, *(one.asked for one in pool.values())]
+            for point in self._strategy.suggest(size - len(pool), taken):
+                self._admit(point, pool)
 
     def _admit(self, point: Point, pool: dict[str, _Known]) -> None:
         if None not in point.values and point in self._asked:
@@ -113,19 +120,25 @@ class Proposer:
         candidate = Candidate(
             self._task, self._target.text, self._toolchain, proposal.trace, self._strategy_name
         )
-        return _Known(candidate, proposal, point)
+        return _Known(candidate, proposal, point, point in self._modelled)
 
     def _choose(self, pool: list[_Known], count: int) -> list[_Known]:
-        if len(pool) <= count or not self._ranker.ready:
-            return pool[:count]
-        scores = self._ranker.score(np.stack([one.proposal.features for one in pool]))
-        order = [pool[i] for i in np.argsort(-scores, kind="stable")]
+        """The first `count` that are modelled or, where those are fewer, the best of the rest."""
+        if len(pool) <= count:
+            return pool
+        asked_first = pool[:count]
+        modelled = [one for one in asked_first if one.modelled]
+        rest = [one for one in pool if not one.modelled]
+        count -= len(modelled)
+        scores = self._ranker.score(np.stack([one.proposal.features for one in rest]))
+        order = [rest[i] for i in np.argsort(-scores, kind="stable")]
         explore = sum(self._rng.random() < self.EXPLORE for _ in range(count))
-        best, rest = order[: count - explore], order[count - explore :]
-        chosen = best + self._rng.sample(rest, min(explore, len(rest)))
-        left = [one for one in rest if one not in chosen and None not in one.asked.values]
-        self._spare.update((one.asked, one) for one in left)  # to be suggested again, not made
-        return chosen
+        best, left = order[: count - explore], order[count - explore :]
+        best += self._rng.sample(left, min(explore, len(left)))
+        spare = [one for one in pool if one not in best and one not in modelled]
+        # To be suggested again, not made again.
+        self._spare.update((one.asked, one) for one in spare if None not in one.asked.values)
+        return modelled + best
 
     def observe(self, results: Iterable[Result]) -> None:
         """Learn from results; each counts once, however often it is told."""
@@ -137,7 +150,8 @@ class Proposer:
             self._told.add(result.candidate.id)
             proposal = known.proposal
             evaluated.append(Evaluated(proposal.point, result.latency_s, known.asked))
-            self._ranker.observe(self._task, proposal.features, result.latency_s)
+            if not known.modelled:
+                self._ranker.observe(self._task, proposal.features, result.latency_s)
         self._strategy.update(evaluated)
 
     def _recall(self, candidate: Candidate) -> None:
@@ -147,5 +161,7 @@ class Proposer:
         point = self._space.locate(candidate.trace)
         proposal = self._space.realise(point, 0) if point is not None else None
         if proposal is not None:
-            self._known[candidate.id] = _Known(candidate, proposal, proposal.point)
+            self._known[candidate.id] = _Known(
+                candidate, proposal, proposal.point, proposal.point in self._modelled
+            )
             self._asked.add(proposal.point)

@@ -142,14 +142,15 @@ def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     return schedule.mod["main"]
 
 
-def kernel_module(function: Any) -> tuple[Any, tuple[tuple[int, TensorSpec], ...]]:
-    """A module to build: `KERNEL`, and `PREPACK` where constants change their layout.
+def kernel_module(function: Any) -> tuple[Any, Any, tuple[tuple[int, TensorSpec], ...]]:
+    """Modules to build: that of `KERNEL`, and that of `PREPACK` where constants change their
+    layout (None where none does).
 
     The split is the one that packaging makes (`SplitLayoutRewritePreproc`), so the kernel that is
     timed is the kernel that ships.
 
     Returns:
-        The module, and the kernel's inputs that `PREPACK` makes, by position and with their
+        The modules, and the kernel's inputs that `PREPACK` makes, by position and with their
         packed shape, in the order in which it takes and returns them; empty where nothing is
         packed.
     """
@@ -167,12 +168,13 @@ def kernel_module(function: Any) -> tuple[Any, tuple[tuple[int, TensorSpec], ...
         if isinstance(item, tvm.tirx.PrimFunc):
             name = PREPACK if variable.name_hint.endswith("_weight_prepack") else KERNEL
             functions[name] = item.with_attr("global_symbol", name)
-    packed: tuple[tuple[int, TensorSpec], ...] = ()
-    if PREPACK in functions:
-        kernel_args = argument_specs(functions[KERNEL])
-        positions = _packed_positions(split["main"], params)
-        packed = tuple((position, kernel_args[position]) for position in positions)
-    return tvm.IRModule(functions), packed
+    kernel = tvm.IRModule({KERNEL: functions[KERNEL]})
+    if PREPACK not in functions:
+        return kernel, None, ()
+    kernel_args = argument_specs(functions[KERNEL])
+    positions = _packed_positions(split["main"], params)
+    packed = tuple((position, kernel_args[position]) for position in positions)
+    return kernel, tvm.IRModule({PREPACK: functions[PREPACK]}), packed
 
 
 def _packed_positions(main: Any, params: list[Any]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from tvm.s_tir.schedule import Trace
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
 from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal, Value
-from tunefarm.search.spaces.features import features_of
+from tunefarm.search.spaces.features import features_of_stores
 
 _SAMPLING = {
     "SamplePerfectTile": KnobKind.TILE,
@@ -75,7 +75,7 @@ class GenericSpace:
             replay.postprocess(self._context, schedule)
         except replay.InvalidTrace:
             return None
-        return Proposal(applied, text, features_of(schedule, self._target))
+        return Proposal(applied, text, features_of_stores(schedule, self._target))
 
     def locate(self, trace: str) -> Point | None:
         instructions, decisions = json.loads(trace)

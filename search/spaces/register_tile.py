@@ -26,12 +26,12 @@ from typing import Any
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
 from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal, Value
-from tunefarm.search.spaces.features import features_of
+from tunefarm.search.spaces.features import features_of_family
 from tunefarm.search.spaces.form import Reduction, Stage, reduction_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
 
-UNROLLED_LIMIT = 128
-"""Multiply-adds in the innermost loop's text: beyond it, compiling takes longer and nothing gains."""
+UNROLLED_LIMIT = 64
+"""Multiply-adds in the innermost loop's text: beyond it compiling takes longer, and nothing gains."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,24 @@ class RegisterTileSpace:
         except Exception:  # TVM raises many types for a primitive that cannot be applied
             return None
         replay.mark_complete(schedule, _note(tile))
-        guess = estimate(self._form, tile, self._hardware)
-        shape = [float(v) for v in astuple(tile)]
-        features = features_of(schedule, self._target, [guess, float(tile.accumulators), *shape])
+        features = features_of_family(self._figures(tile))
         return Proposal(Point(0, values), replay.trace_json(schedule), features)
+
+    def _figures(self, tile: Tile) -> list[float]:
+        """What the cost model learns from: the workload, the tile, and the hardware model's say."""
+        form, machine = self._form, self._hardware
+        rows, columns = _tile_counts(form, tile)
+        return [
+            log2(estimate(form, tile, machine)),
+            log2(form.flops),
+            log2(form.depth),
+            log2(rows),
+            log2(columns),
+            float(tile.accumulators),
+            _loads(form, tile, machine) * machine.fma / tile.accumulators,
+            float(_conflicts(form, tile)),
+            *_coordinates(tile),
+        ]
 
     def locate(self, trace: str) -> Point | None:
         note = replay.completed_by(trace)
@@ -270,11 +284,11 @@ def _loads(form: Reduction, tile: Tile, machine: Hardware) -> float:
 
 
 def _conflicts(form: Reduction, tile: Tile) -> int:
-    """Rows beyond the first-level cache's eight ways, where their distance makes them share sets."""
+    """Rows beyond the ways of the first-level cache, where their distance makes them share sets."""
     planes_axis, rows_axis = tiled_rows(form)
     if form.other is None or form.other.strides[longest(form)] != 1:
         return 0
-    row = 4 * (form.other.strides[rows_axis] or 0) if rows_axis is not None else 0
+    row: int = 4 * (form.other.strides[rows_axis] or 0) if rows_axis is not None else 0
     plane = 4 * (form.other.strides[planes_axis] or 0) if planes_axis is not None else 0
     sets = Counter(
         (r * row + p * plane) % 4096 // 64 for r in range(tile.rows) for p in range(tile.planes)
