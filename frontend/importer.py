@@ -146,6 +146,7 @@ def run_import(request: ImportRequest) -> None:
         baseline = relax_passes.lower(module, request.target, log, "baseline")
         relax_passes.save(baseline, temporary / "baseline.json")
         module, layout = relax_passes.convert_layout(module, request.target, log)
+        module = relax_passes.fast_math(module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
         relax_passes.save(module, temporary / "program.json")
         tasks = relax_passes.extract_tasks(module, temporary)

@@ -114,6 +114,12 @@ def lower(module: tvm.IRModule, target: Target, log: PassLog, stage: str) -> tvm
     return _run(module, passes, target, log, stage)
 
 
+def fast_math(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
+    """Exponentials and their kin as polynomials, in vectors: the library's are called once for
+    every element. The largest relative error seen was 4e-7 (`docs/benchmarks.md`)."""
+    return _run(module, [transform.FastMathTransform()], target, log, "fast math")
+
+
 def save(module: Any, path: Path) -> None:
     path.write_text(tvm.ir.save_json(module))
 

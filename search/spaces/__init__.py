@@ -24,9 +24,10 @@ def design_space(workload: Any, target: Target) -> Space:
     """Every family that fits, and TVM's own sketches, so that no kernel is without a space."""
     from tunefarm.search.spaces.generic import GenericSpace
     from tunefarm.search.spaces.register_tile import register_tile_space
+    from tunefarm.search.spaces.rowwise import rowwise_space
 
     spaces: list[Space] = [GenericSpace(workload, target)]
-    for factory in (register_tile_space, *_FACTORIES.values()):
+    for factory in (register_tile_space, rowwise_space, *_FACTORIES.values()):
         space = factory(workload, target)
         if space is not None:
             spaces.append(space)
