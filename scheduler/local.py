@@ -94,7 +94,7 @@ class LocalTuner:
         runner = Runner(self.device.cores, self.protocol.memory_bytes)
         with ThreadPoolExecutor(len(builders) + 2) as pool:
             try:
-                # The other builders start after the first build: three compilers that are imported
+                # The other builders start with their first build: three compilers that are imported
                 # at once on two cores would all be late for the first candidate.
                 builders[-1].start()
                 runner.start()
@@ -227,8 +227,6 @@ class _Run:
         instruction, builder = self._busy.pop(future)
         if builder is not None:
             self._idle.append(builder)
-            for idle in self._idle:
-                idle.start()
         answer = future.result()
         match instruction:
             case Propose(task, _, _):

@@ -374,7 +374,11 @@ class TargetState:
             self.turn = Turn.MEASURE
 
     def _batch(self) -> int:
-        return min(self.limits.batch, max(1, len(self.done)))
+        """One, then half, then all: the first result is soon there to learn from."""
+        results = self.measured + self.failed
+        if not results:
+            return 1
+        return self.limits.batch if results > self.limits.batch // 2 else self.limits.batch // 2
 
     def _batch_is_built(self) -> bool:
         if len(self.built) + len(self.building) >= self._batch():

@@ -125,6 +125,10 @@ class Reduction:
     def flops(self) -> float:
         return 2.0 * self.block.points
 
+    @property
+    def points_written(self) -> int:
+        return prod(self.extent(axis) for axis in self.spatial)
+
 
 def stages_of(workload: Any) -> tuple[Stage, ...]:
     """The blocks of a one-function module, in program order, without the root block.

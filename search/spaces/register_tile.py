@@ -27,7 +27,7 @@ from tunefarm.devices.target import Target
 from tunefarm.search import replay
 from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.features import features_of_family
-from tunefarm.search.spaces.form import Reduction, Stage, reduction_of
+from tunefarm.search.spaces.form import Reduction, reduction_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
 
 UNROLLED_LIMIT = 64
@@ -60,6 +60,11 @@ class Tile:
     @property
     def columns(self) -> int:
         return self.vectors * self.lanes
+
+    def pads(self, form: Reduction) -> dict[int, int]:
+        """The axes that it does not divide, with the multiple that they are padded to."""
+        sizes = _sizes(form, self)
+        return {axis: size for axis, size in sizes.items() if form.extent(axis) % size}
 
     @property
     def accumulators(self) -> int:
@@ -184,8 +189,15 @@ def register_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int, i
     planes_axis, rows_axis = tiled_rows(form)
     row_counts = divisors(form.limits[rows_axis]) if rows_axis is not None else [1]
     plane_counts = divisors(form.limits[planes_axis]) if planes_axis is not None else [1]
+    columns_and_lanes = column_tiles(form, machine)
+    if can_pad(form):
+        row_counts = sorted({*row_counts, *(r for r in range(1, 17) if r <= form.extent(rows_axis))})
+        wide = [(v * machine.lanes, machine.lanes) for v in (1, 2, 3, 4, 6, 8)]
+        known = [columns for columns, _ in columns_and_lanes]
+        extent = form.extent(form.column)
+        columns_and_lanes += [(c, n) for c, n in wide if c not in known and c <= extent]
     found = []
-    for columns, lanes in column_tiles(form, machine):
+    for columns, lanes in columns_and_lanes:
         vectors = columns // lanes
         for rows, planes in itertools.product(row_counts, plane_counts):
             # The accumulators, the vectors that are loaded, and what a broadcast takes.
@@ -194,6 +206,24 @@ def register_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int, i
             if needed <= machine.registers:
                 found.append((rows, planes, vectors, lanes))
     return found
+
+
+def can_pad(form: Reduction) -> bool:
+    """Whether the kernel is a plain product of matrices, which may be filled up with zeros to whole
+    tiles: worth it where a size has no good divisors."""
+    _, rows_axis = tiled_rows(form)
+    operands = [form.vector, *([form.other] if form.other is not None else [])]
+    plain = all(axis is not None for operand in operands for axis in operand.plain)
+    odd = form.extent(form.column) % 16 or (rows_axis is not None and form.extent(rows_axis) % 4)
+    return bool(
+        form.product
+        and plain
+        and rows_axis is not None
+        and odd
+        and not form.before
+        and not form.copies
+        and form.rows == (rows_axis,)
+    )
 
 
 def column_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int]]:
@@ -240,11 +270,22 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
+def _sizes(form: Reduction, tile: Tile) -> dict[int, int]:
+    """The tiled axes and how much of each a tile takes."""
+    planes_axis, rows_axis = tiled_rows(form)
+    sizes = {form.column: tile.columns}
+    if rows_axis is not None:
+        sizes[rows_axis] = tile.rows
+    if planes_axis is not None:
+        sizes[planes_axis] = tile.planes
+    return sizes
+
+
 def _tile_counts(form: Reduction, tile: Tile) -> tuple[int, int]:
     """How many row tiles and column tiles there are."""
-    columns = form.extent(form.column) // tile.columns
-    spatial = prod(form.extent(axis) for axis in form.spatial if axis != form.column)
-    return spatial // (tile.rows * tile.planes), columns
+    sizes = _sizes(form, tile)
+    counts = {axis: ceil(form.extent(axis) / sizes.get(axis, 1)) for axis in form.spatial}
+    return prod(counts.values()) // counts[form.column], counts[form.column]
 
 
 # ----------------------------------------------------------------------------- the hardware model
@@ -267,6 +308,9 @@ def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
     share = ceil(tasks / machine.cores) / tasks
     cycles = row_tiles * column_tiles * (form.depth * step + finish) * share
     cycles += _refetched(form, tile, machine, row_tiles, column_tiles) / machine.bytes_per_cycle
+    if pads := tile.pads(form):
+        cycles += 1.0 * form.points_written / machine.cores
+        cycles += _other_bytes(form) / 4 / machine.cores if len(pads) > 1 else 0.0
     if tile.pack and not form.vector.free:
         cycles += 0.5 * prod(form.vector.shape) / machine.cores
     return cycles / 3e9
@@ -330,9 +374,15 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile) -> None:
     for stage in (*form.copies, *form.after[:-1]):
         schedule.compute_inline(schedule.get_sblock(stage.name))
     block = schedule.get_sblock(form.block.name)
+    fills: dict[str, Any] = {}
+    stages: list[Any] = []
+    if padded := bool(tile.pads(form)):
+        fills, cut = _pad(schedule, block, form, tile)
+        stages = [cut]
     if tile.pack:
-        _pack(schedule, block, form, tile)
-    store = _result(schedule, block, form)
+        _pack(schedule, block, form, tile, fills.pop(form.vector.buffer, None))
+    stages += fills.values()
+    store = schedule.cache_write(block, 0, "local") if padded else _result(schedule, block, form)
     inner = _tile_loops(schedule, store, form, tile)
     schedule.compute_at(block, inner.last, preserve_unit_loops=True)
     schedule.parallel(inner.parallel)
@@ -341,17 +391,35 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile) -> None:
         schedule.unroll(loop)
     _accumulate(schedule, block, form, tile)
     for stage in form.before:
-        schedule_elementwise(schedule, stage, tile.lanes)
+        schedule_elementwise(schedule, schedule.get_sblock(stage.name), tile.lanes)
+    for one in stages:
+        schedule_elementwise(schedule, one, tile.lanes)
 
 
-def _pack(schedule: Any, block: Any, form: Reduction, tile: Tile) -> None:
-    """Copy the vector operand into tiles of columns, in the order in which they are read."""
+def _pad(schedule: Any, block: Any, form: Reduction, tile: Tile) -> tuple[dict[str, Any], Any]:
+    """Fill the matrices up to whole tiles; the stages that do it, by the operand that they fill,
+    and the one that cuts the result out again and applies what follows."""
+    pads = tile.pads(form)
+    schedule.pad_einsum(block, [pads.get(axis, 1) for axis in range(len(form.block.axes))])
+    (cut,) = schedule.get_consumers(block)
+    fills = {
+        schedule.get(fill).reads[0].source.name: fill for fill in schedule.get_producers(block)
+    }
+    if not form.after:
+        return fills, cut
+    schedule.compute_inline(cut)
+    return fills, schedule.get_sblock(form.after[-1].name)
+
+
+def _pack(schedule: Any, block: Any, form: Reduction, tile: Tile, fill: Any) -> None:
+    """Lay the vector operand out in tiles of columns, in the order in which they are read: by
+    `fill`, the stage that copies it anyway, or by one that is made for it."""
     vector, columns = form.vector, tile.columns
     axes = list(vector.plain)
     column = axes.index(form.column)
     order = [*(axis for axis in form.spatial if axis in axes), *reduction_order(form)]
     rest = [axes.index(axis) for axis in order if axis in axes and axis != form.column]
-    packed = schedule.cache_read(block, vector.read, "global")
+    packed = fill or schedule.cache_read(block, vector.read, "global")
     schedule.transform_layout(
         block,
         ("read", vector.read),
@@ -388,12 +456,7 @@ class _Loops:
 
 
 def _tile_loops(schedule: Any, store: Any, form: Reduction, tile: Tile) -> _Loops:
-    planes_axis, rows_axis = tiled_rows(form)
-    sizes = {form.column: tile.columns}
-    if rows_axis is not None:
-        sizes[rows_axis] = tile.rows
-    if planes_axis is not None:
-        sizes[planes_axis] = tile.planes
+    sizes = _sizes(form, tile)
     outer, rows, column_outer, column = [], [], [], None
     for axis, loop in zip(form.spatial, schedule.get_loops(store), strict=True):
         if axis not in sizes:
@@ -439,12 +502,13 @@ def _vectorise(schedule: Any, loop: Any, tile: Tile) -> None:
     schedule.unroll(vectors)
 
 
-def schedule_elementwise(schedule: Any, stage: Stage, lanes: int) -> None:
+def schedule_elementwise(schedule: Any, block: Any, lanes: int) -> None:
     """A stage of its own: all but the last axis in parallel, the last one in vectors."""
-    loops = schedule.get_loops(schedule.get_sblock(stage.name))
+    loops = schedule.get_loops(block)
+    columns = int(schedule.get(loops[-1]).extent)
     if len(loops) > 1:
         schedule.parallel(schedule.fuse(*loops[:-1]) if len(loops) > 2 else loops[0])
     for width in (lanes, lanes // 2, lanes // 4):
-        if width > 1 and stage.axes[-1].extent % width == 0:
+        if width > 1 and columns % width == 0:
             schedule.vectorize(schedule.split(loops[-1], [None, width])[1])
             return
