@@ -1,0 +1,346 @@
+"""tunefarm against the reference tuner, kernel by kernel.
+
+    python benchmarks/compare.py RESULTS.json [--seeds 3] [--trials 64] [--kernels A,B] [--table]
+
+The reference is TVM's own MetaSchedule: same compiler, machine, target, threads, trials, seeds; each
+run in a process of its own, one after another. A run that is in RESULTS.json already is not done
+again, so an interrupted comparison goes on where it stood. `--table` only prints the tables.
+
+After the tuning, every tuner's best schedule of every seed is built anew and timed by one harness,
+interleaved in three fresh processes, with ONNX Runtime in turns beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from kernels import KERNELS, Kernel, imported
+
+from tunefarm.devices.cpu import conditions, cpu_model, usable_cores
+from tunefarm.devices.device import Device
+from tunefarm.devices.probe import probe
+from tunefarm.frontend.program import Program, TuningTask
+from tunefarm.home import write_atomically
+from tunefarm.measure.build import Builder, BuildRequest, Library
+from tunefarm.measure.facts import KernelFacts
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import RaceRequest, Runner, ScreenRequest
+
+HERE = Path(__file__).parent
+TUNERS = ("tunefarm", "metaschedule-warm", "metaschedule")
+FINAL_PROCESSES = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=64)
+    parser.add_argument("--kernels", default=",".join(kernel.name for kernel in KERNELS))
+    parser.add_argument("--warm-seeds", type=int, default=1, help="Seeds of metaschedule-warm.")
+    parser.add_argument("--table", action="store_true")
+    a = parser.parse_args()
+    store = Store(a.results)
+    if not a.table:
+        chosen = [kernel for kernel in KERNELS if kernel.name in a.kernels.split(",")]
+        (device,) = probe()
+        with tempfile.TemporaryDirectory() as directory:
+            compare(store, chosen, device, a.seeds, a.warm_seeds, a.trials, Path(directory))
+    print(tables(store.data))
+
+
+class Store:
+    """The results so far; written after every run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def put(self, *keys: str, value: Any) -> None:
+        place = self.data
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+        place[keys[-1]] = value
+        write_atomically(self.path, (json.dumps(self.data, indent=1) + "\n").encode())
+
+    def has(self, *keys: str) -> bool:
+        place: Any = self.data
+        for key in keys:
+            if key not in place:
+                return False
+            place = place[key]
+        return True
+
+
+def compare(
+    store: Store,
+    kernels: list[Kernel],
+    device: Device,
+    seeds: int,
+    warm_seeds: int,
+    trials: int,
+    directory: Path,
+) -> None:
+    machine = {"cpu": cpu_model(), "cores": usable_cores(), **conditions()}
+    store.put("machine", value={**machine, "toolchain": dict(device.toolchain)})
+    (directory / "device.json").write_text(json.dumps(device.to_dict()))
+    programs = {k.name: imported(k, directory / k.name, device.target) for k in kernels}
+    roofs(store, programs)
+    for seed in range(seeds):
+        for kernel in kernels:
+            program, task = programs[kernel.name]
+            tuners = [t for t in TUNERS if t != "metaschedule-warm" or seed < warm_seeds]
+            random.Random(f"{kernel.name} {seed}").shuffle(tuners)
+            for tuner in tuners:
+                if not store.has("runs", kernel.name, tuner, str(seed)):
+                    run = tune(tuner, program, task, directory / "device.json", trials, seed)
+                    store.put("runs", kernel.name, tuner, str(seed), value=run)
+                    log(f"{kernel.name} {tuner} seed {seed}: {summary(run, task)}")
+            final(store, kernel, program, task, device, directory / f"final-{seed}")
+
+
+def log(text: str) -> None:
+    print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)
+
+
+def summary(run: dict[str, Any], task: TuningTask) -> str:
+    best = best_of(run)
+    if best is None:
+        return f"nothing in {run['wall_s']:.0f} s"
+    return f"{best * 1e3:.3f} ms ({task.flops / best / 1e9:.0f} GFLOP/s) in {run['wall_s']:.1f} s"
+
+
+def best_of(run: dict[str, Any]) -> float | None:
+    return min((latency for _, latency, _ in run["results"] if latency), default=None)
+
+
+def roofs(store: Store, programs: dict[str, tuple[Program, TuningTask]]) -> None:
+    sizes = sorted({task.bytes for _, task in programs.values()})
+    known = store.data.get("roofline", {}).get("gbytes_per_s", {})
+    if all(str(size) in known for size in sizes):
+        return
+    done = subprocess.run(
+        [sys.executable, str(HERE / "roofline.py"), *map(str, sizes)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    store.put("roofline", value=json.loads(done.stdout))
+
+
+def tune(
+    tuner: str, program: Program, task: TuningTask, device: Path, trials: int, seed: int
+) -> dict[str, Any]:
+    done = subprocess.run(
+        [
+            *(sys.executable, str(HERE / "tuners.py"), tuner, str(program.directory), task.id),
+            *("--device", str(device), "--trials", str(trials), "--seed", str(seed)),
+            *("--since", repr(time.time())),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    if done.returncode:
+        return {"results": [], "wall_s": math.inf, "exit_code": done.returncode}
+    run: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    # Of all the traces, only the best is needed again.
+    best = best_of(run)
+    run["results"] = [
+        [round(at, 3), latency, trace if latency == best else ""]
+        for at, latency, trace in run["results"]
+    ]
+    return run
+
+
+def final(
+    store: Store,
+    kernel: Kernel,
+    program: Program,
+    task: TuningTask,
+    device: Device,
+    directory: Path,
+) -> None:
+    """Time the best of every run so far that has not been timed yet, together."""
+    runs = {
+        f"{tuner} {seed}": next(t for _, latency, t in run["results"] if t and latency)
+        for tuner, seeds in store.data["runs"][kernel.name].items()
+        for seed, run in seeds.items()
+        if best_of(run)
+    }
+    if set(runs) <= set(store.data.get("finals", {}).get(kernel.name, {})):
+        return
+    protocol = Protocol(race_kernel_s=3.0)
+    builder = Builder(60.0)
+    runner = Runner(device.cores, protocol.memory_bytes)
+    facts = KernelFacts(task.id, task.args, task.flops, directory / "reference.npz")
+
+    def build(trace: str, name: str) -> Library:
+        workload = program.workload(task.id)
+        built = builder.build(BuildRequest(workload, device.target, trace, directory / name))
+        assert built.library is not None, built.failure
+        return built.library
+
+    untuned = build("", "untuned.so")
+    runner.screen(ScreenRequest(untuned, facts, protocol, None, make_reference=True))
+    entries = tuple((name, build(trace, f"{i}.so")) for i, (name, trace) in enumerate(runs.items()))
+    builder.close()
+    runner.close()
+    samples: dict[str, list[float]] = {name: [] for name in [*runs, "onnxruntime"]}
+    model = program.directory.parent / f"{kernel.name}.onnx"
+    for process in range(FINAL_PROCESSES):
+        request = RaceRequest(((facts, entries),), protocol, 40, process)
+        for name, found in runner.race(request)[task.id].items():
+            samples[name].append(statistics.median(found))
+        samples["onnxruntime"].append(onnxruntime_s(model, device.cores))
+    store.put("finals", kernel.name, value={n: statistics.median(s) for n, s in samples.items()})
+    store.put("kernels", kernel.name, value={"flops": task.flops, "bytes": task.bytes})
+    log(f"{kernel.name} finals: { {n: round(statistics.median(s) * 1e3, 4) for n, s in samples.items()} }")
+
+
+def onnxruntime_s(model: Path, threads: int) -> float:
+    """Median seconds of a call in a fresh process, outputs bound, spinning as it does by default."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--onnxruntime", str(model), str(threads)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout)
+
+
+def time_onnxruntime(model: str, threads: int, seconds: float = 1.0) -> float:
+    import numpy as np
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(model, options)
+    binding = session.io_binding()
+    rng = np.random.default_rng(0)
+    for one in session.get_inputs():
+        binding.bind_cpu_input(one.name, rng.uniform(-1, 1, one.shape).astype(np.float32))
+    for one in session.get_outputs():
+        binding.bind_output(one.name)
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < 10 or time.perf_counter() - began < seconds:
+        started = time.perf_counter()
+        session.run_with_iobinding(binding)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[len(times) // 5 :])
+
+
+# ------------------------------------------------------------------------------------- the tables
+
+
+def geometric(ratios: list[float]) -> str:
+    """Geometric mean with the 95 % interval of a bootstrap over workloads."""
+    if not ratios:
+        return "-"
+    logs = [math.log(r) for r in ratios]
+    rng = random.Random(0)
+    means = sorted(statistics.fmean(rng.choices(logs, k=len(logs))) for _ in range(4000))
+    low, high = math.exp(means[100]), math.exp(means[3899])
+    return f"{math.exp(statistics.fmean(logs)):.2f} ({low:.2f} to {high:.2f})"
+
+
+def per_seed(data: dict[str, Any], kernel: str, against: str) -> list[dict[str, float]]:
+    """For each seed that both have: ratios of time to the reference's best, quality, rate."""
+    rows = []
+    runs, finals = data["runs"][kernel], data["finals"][kernel]
+    for seed, ours in runs["tunefarm"].items():
+        theirs = runs.get(against, {}).get(seed)
+        if theirs is None or best_of(theirs) is None or best_of(ours) is None:
+            continue
+        # Judged by the harness that timed both: the goal is the reference's best as it is there.
+        scale = finals[f"tunefarm {seed}"] / (best_of(ours) or 1.0)
+        goal = finals[f"{against} {seed}"]
+        reached = next((at for at, s, _ in ours["results"] if s and s * scale <= goal), math.inf)
+        when = next(at for at, s, _ in theirs["results"] if s == best_of(theirs))
+        by_then = [s for at, s, _ in ours["results"] if s and at <= theirs["wall_s"]]
+        rows.append(
+            {
+                "time": when / reached,
+                "trials": goal / finals[f"tunefarm {seed}"],
+                "wall": goal / (min(by_then, default=math.inf) * scale),
+                "rate": (len(ours["results"]) / ours["wall_s"])
+                / (len(theirs["results"]) / theirs["wall_s"]),
+                "goal": goal,
+            }
+        )
+    return rows
+
+
+def middle(values: list[float]) -> float:
+    """Geometric mean; a goal that was never reached counts as none."""
+    return math.exp(statistics.fmean(math.log(v) if v > 0 else -5.0 for v in values))
+
+
+def tables(data: dict[str, Any]) -> str:
+    lines = []
+    for against in ("metaschedule", "metaschedule-warm"):
+        lines += [
+            f"\nAgainst {against}:\n",
+            "| kernel | seeds | tunefarm ms | reference ms | (a) sooner | (b) equal trials "
+            "| (c) equal time | (d) rate |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        totals: dict[str, list[float]] = {"time": [], "trials": [], "wall": [], "rate": []}
+        for kernel in data["finals"]:
+            rows = per_seed(data, kernel, against)
+            if not rows:
+                continue
+            means = {key: middle([row[key] for row in rows]) for key in totals}
+            for key, value in means.items():
+                totals[key].append(value)
+            finals = data["finals"][kernel]
+            ours = middle([finals[f"tunefarm {s}"] for s in data["runs"][kernel]["tunefarm"]])
+            theirs = middle([row["goal"] for row in rows])
+            lines.append(
+                f"| {kernel} | {len(rows)} | {ours * 1e3:.4g} | {theirs * 1e3:.4g} | "
+                + " | ".join(f"{means[key]:.3g}" for key in totals)
+                + " |"
+            )
+        lines.append(
+            "| geometric mean (95 %) | | | | " + " | ".join(map(geometric, totals.values())) + " |"
+        )
+    lines += ["\nAgainst the machine and ONNX Runtime:\n"]
+    lines += [
+        "| kernel | bound | tunefarm ms | GFLOP/s | of peak | GB/s | of bandwidth "
+        "| ONNX Runtime ms | times faster than it |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    roof = data["roofline"]
+    bounds = {kernel.name: kernel.bound for kernel in KERNELS}
+    for kernel, finals in data["finals"].items():
+        facts = data["kernels"][kernel]
+        ours = middle([s for name, s in finals.items() if name.startswith("tunefarm ")])
+        flops, moved = facts["flops"] / ours / 1e9, facts["bytes"] / ours / 1e9
+        roof_bytes = roof["gbytes_per_s"][str(facts["bytes"])]
+        lines.append(
+            f"| {kernel} | {bounds[kernel]} | {ours * 1e3:.4g} | {flops:.0f} | "
+            f"{flops / roof['gflops']:.0%} | {moved:.1f} | {moved / roof_bytes:.0%} | "
+            f"{finals['onnxruntime'] * 1e3:.4g} | {finals['onnxruntime'] / ours:.2f} |"
+        )
+    lines.append(f"\nPeak {roof['gflops']:.1f} GFLOP/s.")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--onnxruntime"]:
+        os.environ.setdefault("OMP_NUM_THREADS", sys.argv[3])
+        print(time_onnxruntime(sys.argv[2], int(sys.argv[3])))
+    else:
+        main()
