@@ -46,6 +46,8 @@ class Tile:
         columns_first: the loop over column tiles is outside of that over row tiles.
         flat: every tile is a parallel task; else only the outer loop's iterations are.
         pack: the vector operand is copied into tile order first (constants always are).
+        inline: stages before the reduction are computed where they are read (the padding of a
+            pooling), not in a pass of their own.
     """
 
     rows: int
@@ -56,6 +58,7 @@ class Tile:
     columns_first: bool
     flat: bool
     pack: bool
+    inline: bool
 
     @property
     def columns(self) -> int:
@@ -82,10 +85,14 @@ class RegisterTileSpace:
         self._tiles = register_tiles(form, self._hardware)
         self._unrolls = [u for u in (1, 2, 4, 8) if form.extent(longest(form)) % u == 0]
         self._packs = pack_choices(form)
+        self._inlines = [False, True] if form.before and not form.product else [False]
 
     @cached_property
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
-        sizes = (len(self._tiles), len(self._unrolls), 4, len(self._packs))
+        sizes = (
+            *(len(self._tiles), len(self._unrolls), 4),
+            *(len(self._packs), len(self._inlines)),
+        )
         return (tuple(Knob(KnobKind.CHOICE, size) for size in sizes),)
 
     def modelled(self) -> list[Modelled]:
@@ -102,10 +109,15 @@ class RegisterTileSpace:
         chosen = [value for value in values if isinstance(value, int)]
         if len(chosen) < len(values):
             return None
-        tile, unroll, order, pack = chosen
+        tile, unroll, order, pack, inline = chosen
         columns_first, flat = bool(order & 1), bool(order & 2)
         made = Tile(
-            *self._tiles[tile], self._unrolls[unroll], columns_first, flat, self._packs[pack]
+            *self._tiles[tile],
+            self._unrolls[unroll],
+            columns_first,
+            flat,
+            self._packs[pack],
+            self._inlines[inline],
         )
         if made.unroll > 1 and made.accumulators * made.unroll > UNROLLED_LIMIT:
             return None
@@ -161,7 +173,7 @@ class RegisterTileSpace:
 def _coordinates(tile: Tile) -> tuple[float, ...]:
     """Doublings, and two steps for another order."""
     counts = (tile.rows, tile.planes, tile.vectors, tile.lanes, tile.unroll)
-    flags = (tile.columns_first, tile.flat, tile.pack)
+    flags = (tile.columns_first, tile.flat, tile.pack, tile.inline)
     return (*(log2(count) for count in counts), *(2.0 * flag for flag in flags))
 
 
@@ -308,6 +320,8 @@ def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
     share = ceil(tasks / machine.cores) / tasks
     cycles = row_tiles * column_tiles * (form.depth * step + finish) * share
     cycles += _refetched(form, tile, machine, row_tiles, column_tiles) / machine.bytes_per_cycle
+    if form.before and not tile.inline:
+        cycles += sum(stage.points for stage in form.before) / machine.lanes / machine.cores
     if pads := tile.pads(form):
         cycles += 1.0 * form.points_written / machine.cores
         cycles += _other_bytes(form) / 4 / machine.cores if len(pads) > 1 else 0.0
@@ -371,7 +385,8 @@ def _other_bytes(form: Reduction) -> float:
 
 def schedule_tile(schedule: Any, form: Reduction, tile: Tile) -> None:
     """Apply `tile` to the unscheduled kernel in `schedule`."""
-    for stage in (*form.copies, *form.after[:-1]):
+    inlined = form.before if tile.inline else ()
+    for stage in (*form.copies, *inlined, *form.after[:-1]):
         schedule.compute_inline(schedule.get_sblock(stage.name))
     block = schedule.get_sblock(form.block.name)
     fills: dict[str, Any] = {}
@@ -390,7 +405,7 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile) -> None:
     for loop in inner.rows:
         schedule.unroll(loop)
     _accumulate(schedule, block, form, tile)
-    for stage in form.before:
+    for stage in () if tile.inline else form.before:
         schedule_elementwise(schedule, schedule.get_sblock(stage.name), tile.lanes)
     for one in stages:
         schedule_elementwise(schedule, one, tile.lanes)
