@@ -2,9 +2,9 @@
 
     python benchmarks/compare.py RESULTS.json [--seeds 3] [--trials 64] [--kernels A,B] [--table]
 
-The reference is TVM's own MetaSchedule: same compiler, machine, target, threads, trials, seeds; each
-run in a process of its own, one after another. A run that is in RESULTS.json already is not done
-again, so an interrupted comparison goes on where it stood. `--table` only prints the tables.
+The reference is TVM's own MetaSchedule: same compiler, machine, target, threads, trials and seeds;
+each run in a process of its own, one after another. A run that is in RESULTS.json already is not
+done again, so an interrupted comparison goes on where it stood. `--table` only prints the tables.
 
 After the tuning, every tuner's best schedule of every seed is built anew and timed by one harness,
 interleaved in three fresh processes, with ONNX Runtime in turns beside them.
@@ -204,13 +204,14 @@ def final(
         for name, found in runner.race(request)[task.id].items():
             samples[name].append(statistics.median(found))
         samples["onnxruntime"].append(onnxruntime_s(model, device.cores))
-    store.put("finals", kernel.name, value={n: statistics.median(s) for n, s in samples.items()})
+    medians = {name: statistics.median(found) for name, found in samples.items()}
+    store.put("finals", kernel.name, value=medians)
     store.put("kernels", kernel.name, value={"flops": task.flops, "bytes": task.bytes})
-    log(f"{kernel.name} finals: { {n: round(statistics.median(s) * 1e3, 4) for n, s in samples.items()} }")
+    log(f"{kernel.name} finals, ms: { {n: round(m * 1e3, 4) for n, m in medians.items()} }")
 
 
 def onnxruntime_s(model: Path, threads: int) -> float:
-    """Median seconds of a call in a fresh process, outputs bound, spinning as it does by default."""
+    """Median seconds of a call in a fresh process, outputs bound, spinning as is its default."""
     done = subprocess.run(
         [sys.executable, __file__, "--onnxruntime", str(model), str(threads)],
         stdout=subprocess.PIPE,

@@ -25,7 +25,7 @@ from tunefarm.devices.probe import probe
 from tunefarm.devices.target import Target
 from tunefarm.measure.pinning import pin_caller
 from tunefarm.search.replay import tvm_target
-from tunefarm.search.spaces.hardware import hardware
+from tunefarm.search.spaces.hardware import Hardware, hardware
 
 STEPS = 100_000
 
@@ -43,30 +43,31 @@ def _best(module: tvm.IRModule, target: Target, arguments: list[np.ndarray], num
 def peak_flops(target: Target) -> float:
     """Floating-point operations a second, on all cores: the best of a few numbers of chains."""
     machine = hardware(target)
-    best = 0.0
-    for chains in (8, 12, 16, 24):
-        x = te.placeholder((machine.cores, machine.lanes), "float32", name="x")
-        y = te.placeholder((machine.cores, chains), "float32", name="y")
-        k = te.reduce_axis((0, STEPS), "k")
-        shape = (machine.cores, chains, machine.lanes)
-        total = te.compute(shape, lambda p, r, n: te.sum(x[p, n] * y[p, r], axis=k), name="total")
-        schedule = Schedule(te.create_prim_func([x, y, total]))
-        block = schedule.get_sblock("total")
-        store = schedule.cache_write(block, 0, "local")
-        core, rows, lane = schedule.get_loops(store)
-        schedule.parallel(core)
-        schedule.compute_at(block, core, preserve_unit_loops=True)
-        schedule.vectorize(lane)
-        schedule.unroll(rows)
-        rows, lane, step = schedule.get_loops(block)[-3:]
-        schedule.reorder(step, rows, lane)
-        schedule.vectorize(lane)
-        schedule.unroll(rows)
-        schedule.decompose_reduction(block, step)
-        shapes = [(machine.cores, machine.lanes), (machine.cores, chains), shape]
-        seconds = _best(schedule.mod, target, [np.ones(s, "float32") for s in shapes], 2)
-        best = max(best, 2.0 * STEPS * machine.cores * chains * machine.lanes / seconds)
-    return best
+    return max(_chains(target, machine, chains) for chains in (8, 12, 16, 24))
+
+
+def _chains(target: Target, machine: Hardware, chains: int) -> float:
+    x = te.placeholder((machine.cores, machine.lanes), "float32", name="x")
+    y = te.placeholder((machine.cores, chains), "float32", name="y")
+    k = te.reduce_axis((0, STEPS), "k")
+    shape = (machine.cores, chains, machine.lanes)
+    total = te.compute(shape, lambda p, r, n: te.sum(x[p, n] * y[p, r], axis=k), name="total")
+    schedule = Schedule(te.create_prim_func([x, y, total]))
+    block = schedule.get_sblock("total")
+    store = schedule.cache_write(block, 0, "local")
+    core, rows, lane = schedule.get_loops(store)
+    schedule.parallel(core)
+    schedule.compute_at(block, core, preserve_unit_loops=True)
+    schedule.vectorize(lane)
+    schedule.unroll(rows)
+    rows, lane, step = schedule.get_loops(block)[-3:]
+    schedule.reorder(step, rows, lane)
+    schedule.vectorize(lane)
+    schedule.unroll(rows)
+    schedule.decompose_reduction(block, step)
+    shapes = [(machine.cores, machine.lanes), (machine.cores, chains), shape]
+    seconds = _best(schedule.mod, target, [np.ones(s, "float32") for s in shapes], 2)
+    return 2.0 * STEPS * machine.cores * chains * machine.lanes / seconds
 
 
 def bandwidth(target: Target, footprint: int) -> float:

@@ -27,7 +27,7 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import Runner, ScreenRequest
 
 BATCH = {"metaschedule": 64, "metaschedule-warm": 32}
-"""Candidates of a round: MetaSchedule's own default, for which every round starts its processes anew;
+"""Candidates of a round: MetaSchedule's own default, for every round starts its processes anew;
 half of that where nothing starts, so that its cost model is used."""
 
 
@@ -106,7 +106,9 @@ def reference(program: Program, task: str, device: Device, trials: int, seed: in
     class Note(ms.measure_callback.PyMeasureCallback):
         """When a batch's results are there."""
 
-        def apply(self, scheduler: Any, task_id: Any, candidates: Any, built: Any, ran: Any) -> None:
+        def apply(
+            self, scheduler: Any, task_id: Any, candidates: Any, built: Any, ran: Any
+        ) -> None:
             now = time.time()
             for candidate, result in zip(candidates, ran, strict=True):
                 seconds = [float(s) for s in result.run_secs or []]
@@ -151,7 +153,9 @@ def warm_reference(program: Program, task: str, device: Device, trials: int, see
     model = ms.cost_model.XGBModel(num_tuning_cores=usable_cores())
     database = ms.database.MemoryDatabase()
     entry = database.commit_workload(workload)
-    context.pre_tuning(trials, BATCH["metaschedule-warm"], context.generate_design_space(), database, model)
+    context.pre_tuning(
+        trials, BATCH["metaschedule-warm"], context.generate_design_space(), database, model
+    )
     one, protocol = program.task(task), Protocol()
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(device.cores) as pool:
         directory = Path(name)

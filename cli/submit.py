@@ -38,7 +38,17 @@ DEFAULT_BUDGET_S = 600.0
 )
 @click.option("--name", help="The job's and its artifacts' name.  [default: the file's name]")
 @click.option("--shape", "shapes", type=Shape(), multiple=True, help="Fix an input's shape.")
-@click.option("--strategy", default="portfolio", show_default=True, help="Or: guided, evolutionary, tpe, random.")
+@click.option(
+    "--strategy",
+    default="portfolio",
+    show_default=True,
+    help="Or: guided, evolutionary, tpe, random.",
+)
+@click.option(
+    "--retune",
+    is_flag=True,
+    help="Search kernels again that earlier jobs have searched; else their results count.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
 @click.option(
     "--no-device",
@@ -58,6 +68,7 @@ def command(
     name: str | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     strategy: str,
+    retune: bool,
     seed: int,
     no_device: str,
     tracking_uri: str | None,
@@ -90,6 +101,7 @@ def command(
             "budget_s": budget,
             "shapes": [[key, list(dims)] for key, dims in shapes],
             "strategy": strategy,
+            "retune": retune,
             "seed": seed,
             "skipped": skipped,
             "tracking_uri": tracking_uri or home.mlflow_uri,

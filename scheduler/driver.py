@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -217,7 +219,10 @@ class _Driver:
             spent = self.spent_s + time.monotonic() - self.started
             left = self.options["budget_s"] - spent
             share = left / targets_left
-            until = time.monotonic() + max(0.0, share - _reserve_s(program, share))
+            earlier = self.journal.closing_times(target.device)
+            until = time.monotonic() + max(
+                0.0, share - _reserve_s(len(program.tasks), share, earlier)
+            )
         run = TargetRun(
             self.home,
             self.journal,
@@ -284,7 +289,23 @@ class _Driver:
             lock.release()
 
 
-def _reserve_s(program: Program, share: float) -> float:
-    """Time kept back from a budget for races, finals, the whole model and packaging: three
-    quarters of a minute, and 1.25 s a kernel; never more than half of the budget."""
-    return min(0.5 * share, 45.0 + 1.25 * len(program.tasks))
+TRACKING_S = 20.0
+"""Writing MLflow at the end, and stopping."""
+
+
+def _reserve_s(kernels: int, share: float, earlier: Sequence[tuple[int, float]]) -> float:
+    """Time kept back from a budget for what follows tuning; never more than half of the budget.
+
+    Args:
+        share: seconds of the budget for this target.
+        earlier: kernels and seconds of what followed tuning in earlier jobs on this device, newest
+            first. Without any, half a minute and one second a kernel are assumed.
+    """
+    paces = [seconds / _closing_s(count) for count, seconds in earlier[:5]]
+    pace = statistics.median(paces) if paces else 1.0
+    return min(0.5 * share, pace * _closing_s(kernels) + TRACKING_S)
+
+
+def _closing_s(kernels: int) -> float:
+    """Mostly fixed: the whole model's processes, parity, packaging; races and builds by kernel."""
+    return 30.0 + 1.0 * kernels

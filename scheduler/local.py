@@ -164,9 +164,7 @@ class _Run:
         match instruction:
             case Propose(task, count, in_flight):
                 news, self._news = self._news, []
-                future: Future[Any] = self._pool.submit(
-                    self._propose, task, count, in_flight, news
-                )
+                future: Future[Any] = self._pool.submit(self._propose, task, count, in_flight, news)
             case Build(candidate):
                 builder = self._idle.pop()
                 future = self._pool.submit(builder.build, self._build_request(candidate))
@@ -245,9 +243,7 @@ class _Run:
                 return self._result(candidate, median(screened.screening.samples), None)
         raise AssertionError(f"no answer to {instruction}")
 
-    def _result(
-        self, candidate: str, latency_s: float | None, failure: Failure | None
-    ) -> Screened:
+    def _result(self, candidate: str, latency_s: float | None, failure: Failure | None) -> Screened:
         one = self._candidates[candidate]
         elapsed = time.monotonic() - self._started
         trial = Trial(one.task, one, latency_s, failure, elapsed)

@@ -6,6 +6,7 @@ decision is never lost; `restore` tells it all again after a crash.
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections import Counter
@@ -23,7 +24,7 @@ from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import RaceRequest, ScreenRequest
 from tunefarm.results.artifact import Packaged
-from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
+from tunefarm.results.journal import Job, JobTarget, Journal, Known, Measurement
 from tunefarm.scheduler import actors
 from tunefarm.scheduler.finals import Finals, process_measurements
 from tunefarm.scheduler.progress import Reporter, Snapshot
@@ -176,12 +177,16 @@ class TargetRun:
                 )
             )
         )
+        known = self._take_known()
         for candidate in self.journal.candidates(job, name):
             self.candidates[candidate.id] = candidate
             self.state.restore(Proposed(candidate.task, (candidate.id,)))
         for candidate_id, latency, truncated in self.journal.outcomes(job, name):
             self.state.restore(Screened(candidate_id, latency))
             self._note_result(candidate_id, latency, truncated)
+        for one in known:
+            self.state.restore(Screened(one.candidate.id, one.latency_s))
+            self._note_result(one.candidate.id, one.latency_s, one.truncated)
         if self._had_reached(Phase.RACE):
             self.state.restore(BudgetSpent())
         instructions = self.state.resume_work()
@@ -190,6 +195,24 @@ class TargetRun:
                 done = ProcessDone(Phase(row["phase"]), row["process"])
                 instructions = self.state.handle(done) or instructions
         return instructions
+
+    def _take_known(self) -> list[Known]:
+        """Results of earlier jobs, as if they were this one's: they count as trials, unless the job
+        is to tune again, and whoever races is measured anew."""
+        found = self.journal.known(self.job, self.target)
+        if not found:
+            return []
+        self.journal.add_candidates(self.job.id, self.target.name, [k.candidate for k in found])
+        if self.job.options.get("retune"):
+            more = self.limits.trials + len(found)
+            self.limits = dataclasses.replace(self.limits, trials=more)
+            self.state.limits = self.limits
+        kernels = len({k.candidate.task for k in found})
+        self.reporter.line(
+            f"{self.target.name}: {len(found)} results for {kernels} kernels are known "
+            "from earlier jobs"
+        )
+        return found
 
     def _had_reached(self, phase: Phase) -> bool:
         return any(
@@ -333,7 +356,7 @@ class TargetRun:
             Result(self.candidates[candidate], latency)
             for candidate, latency, _ in self.journal.outcomes(self.job.id, self.target.name)
             if not self.candidates[candidate].untuned
-        ]
+        ] + [Result(k.candidate, k.latency_s) for k in self.journal.known(self.job, self.target)]
 
     def _record(self, instruction: Instruction, answer: Any) -> Iterable[Event]:
         """First the journal, then the event."""

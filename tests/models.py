@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
-def _save(path: Path, nodes, inputs, outputs, constants) -> Path:
+def _save(path: Path, nodes, inputs, outputs, constants, opset: int = 13) -> Path:
     graph = helper.make_graph(
         nodes,
         path.stem,
@@ -17,7 +17,7 @@ def _save(path: Path, nodes, inputs, outputs, constants) -> Path:
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs],
         [numpy_helper.from_array(a, n) for n, a in constants],
     )
-    opsets = [helper.make_opsetid("", 13)]
+    opsets = [helper.make_opsetid("", opset)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="tests")
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())
@@ -56,8 +56,56 @@ def cnn(path: Path) -> Path:
 
 def matmul(path: Path) -> Path:
     """One 16x16x16 matmul: the kernel that `tests.plugins.faults` has schedules for."""
+    return single_matmul(path, 16)
+
+
+def single_matmul(path: Path, size: int) -> Path:
     nodes = [helper.make_node("MatMul", ["a", "b"], ["y"])]
-    return _save(path, nodes, [("a", [16, 16]), ("b", [16, 16])], [("y", [16, 16])], [])
+    shape = [size, size]
+    return _save(path, nodes, [("a", shape), ("b", shape)], [("y", shape)], [])
+
+
+def kernels(path: Path) -> Path:
+    """One of each kind of kernel that a family of schedules is for; sizes that divide badly."""
+    rng = np.random.default_rng(0)
+
+    def weights(*shape: int) -> np.ndarray:
+        return rng.normal(0, 0.2, shape).astype(np.float32)
+
+    same = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        helper.make_node("MatMul", ["a", "b"], ["matmul"]),
+        helper.make_node("MatMul", ["q", "k"], ["batched"]),
+        helper.make_node("Gemm", ["d", "w1", "b1"], ["g"]),
+        helper.make_node("Relu", ["g"], ["dense"]),
+        helper.make_node("Conv", ["x", "w2", "b2"], ["c"], strides=[2, 2], **same),
+        helper.make_node("Relu", ["c"], ["strided"]),
+        helper.make_node("Conv", ["x", "w3"], ["grouped"], group=4, **same),
+        helper.make_node("Conv", ["x", "w4"], ["depthwise"], group=16, **same),
+        helper.make_node("MaxPool", ["x"], ["pool"], kernel_shape=[3, 3], strides=[2, 2], **same),
+        helper.make_node("Softmax", ["s"], ["softmax"]),
+        helper.make_node("LayerNormalization", ["s", "n1", "n2"], ["norm"]),
+    ]
+    constants = [
+        *(("w1", weights(64, 40)), ("b1", weights(40))),
+        *(("w2", weights(24, 16, 3, 3)), ("b2", weights(24))),
+        *(("w3", weights(32, 4, 3, 3)), ("w4", weights(16, 1, 3, 3))),
+        *(("n1", weights(48)), ("n2", weights(48))),
+    ]
+    inputs = [
+        *(("a", [29, 41]), ("b", [41, 37]), ("q", [3, 16, 8]), ("k", [3, 8, 24])),
+        *(("d", [4, 64]), ("x", [1, 16, 14, 14]), ("s", [6, 48])),
+    ]
+    outputs = [
+        *(("matmul", [29, 37]), ("batched", [3, 16, 24]), ("dense", [4, 40])),
+        *(("strided", [1, 24, 7, 7]), ("grouped", [1, 32, 14, 14])),
+        *(
+            ("depthwise", [1, 16, 14, 14]),
+            ("pool", [1, 16, 7, 7]),
+        ),
+        *(("softmax", [6, 48]), ("norm", [6, 48])),
+    ]
+    return _save(path, nodes, inputs, outputs, constants, opset=17)
 
 
 def unsupported(path: Path) -> Path:

@@ -229,8 +229,8 @@ def _terms(node: Any) -> tuple[list[Any], bool]:
 
 
 def _free_buffers(function: Any) -> frozenset[str]:
-    attributes = function.attrs or {}
-    free = attributes["layout_free_buffers"] if "layout_free_buffers" in attributes else []
+    key = "layout_free_buffers"
+    free = function.attrs[key] if function.attrs and key in function.attrs else []
     return frozenset(function.params[int(i)].name for i in free)
 
 

@@ -18,7 +18,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, log2, prod
 from typing import Any
@@ -31,7 +31,7 @@ from tunefarm.search.spaces.form import Reduction, reduction_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
 
 UNROLLED_LIMIT = 64
-"""Multiply-adds in the innermost loop's text: beyond it compiling takes longer, and nothing gains."""
+"""Multiply-adds in the innermost loop's text; more take longer to compile, and gain nothing."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,16 @@ class RegisterTileSpace:
 
     def realise(self, point: Point, seed: int) -> Proposal | None:
         """See `Space.realise`; a None among the values is drawn from `seed`."""
-        rng = random.Random(seed)
-        values = tuple(
-            rng.randrange(knob.size) if value is None else value
-            for knob, value in zip(self.sketches[0], point.values, strict=True)
-        )
+        values = point.values
+        if None in values:
+            fitting = [
+                one.point.values
+                for one in self.modelled()
+                if all(v in (None, w) for v, w in zip(values, one.point.values, strict=True))
+            ]
+            if not fitting:
+                return None
+            values = random.Random(seed).choice(fitting)
         tile = self._tile(values)
         if tile is None:
             return None
@@ -202,8 +207,9 @@ def register_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int, i
     row_counts = divisors(form.limits[rows_axis]) if rows_axis is not None else [1]
     plane_counts = divisors(form.limits[planes_axis]) if planes_axis is not None else [1]
     columns_and_lanes = column_tiles(form, machine)
-    if can_pad(form):
-        row_counts = sorted({*row_counts, *(r for r in range(1, 17) if r <= form.extent(rows_axis))})
+    if can_pad(form) and rows_axis is not None:
+        tall = min(16, form.extent(rows_axis))
+        row_counts = sorted({*row_counts, *range(1, tall + 1)})
         wide = [(v * machine.lanes, machine.lanes) for v in (1, 2, 3, 4, 6, 8)]
         known = [columns for columns, _ in columns_and_lanes]
         extent = form.extent(form.column)
@@ -241,8 +247,14 @@ def can_pad(form: Reduction) -> bool:
 def column_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int]]:
     """(columns, lanes): a number of columns comes once, with the widest vectors that divide it."""
     widest: dict[int, int] = {}
-    for lanes in machine.widths():
-        for columns in divisors(form.limits[form.column]):
+    limit = form.limits[form.column]
+    widths = [w for w in machine.widths() if limit % w == 0]
+    if max(widths, default=0) < machine.lanes // 2:
+        # Vectors of 7 or 14 are better than none, or than short ones: compilers split them.
+        odd = [w for w in divisors(limit) if max(4, *widths, 0) <= w <= machine.lanes]
+        widths = sorted({*widths, *odd}, reverse=True)
+    for lanes in widths:
+        for columns in divisors(limit):
             if columns % lanes == 0 and columns // lanes < machine.registers:
                 widest.setdefault(columns, lanes)
     return sorted(widest.items())
@@ -367,9 +379,9 @@ def _refetched(
     if tile.columns_first:
         passes = row_tiles if panel > half else 1
         return vector / machine.cores * passes + (other * column_tiles if other > half else other)
-    passes = row_tiles / machine.cores if vector > half else 1
+    streams = row_tiles / machine.cores if vector > half else 1.0
     again = column_tiles if rows > half else 1
-    return vector * passes + other / machine.cores * again
+    return vector * streams + other / machine.cores * again
 
 
 def _other_bytes(form: Reduction) -> float:

@@ -16,10 +16,9 @@ from tvm.script import tirx as T
 from tunefarm.devices.target import Target
 from tunefarm.frontend.tir import argument_specs
 from tunefarm.search import replay
-from tunefarm.search.space import Knob, Point, Proposal
+from tunefarm.search.space import Knob, Modelled, Point, Proposal
 from tunefarm.search.spaces import register_space
-
-FEATURES = 3 * 164 + 1
+from tunefarm.search.spaces.features import OWN, STORES
 
 
 @T.prim_func(s_tir=True)
@@ -104,6 +103,9 @@ class FaultySpace:
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
         return tuple(() for _ in KINDS)
 
+    def modelled(self) -> tuple[Modelled, ...]:
+        return ()
+
     def realise(self, point: Point, seed: int) -> Proposal | None:
         kind = list(KINDS)[point.sketch]
         schedule = replay.new_schedule(self._workload, seed=1)
@@ -114,7 +116,9 @@ class FaultySpace:
         schedule.tensorize(
             schedule.get_loops(schedule.get_sblock("matmul_update"))[-3], f"tests.{kind}"
         )
-        return Proposal(point, replay.trace_json(schedule), np.full(FEATURES, float(point.sketch)))
+        return Proposal(
+            point, replay.trace_json(schedule), np.full(STORES + OWN, float(point.sketch))
+        )
 
     def locate(self, trace: str) -> Point | None:
         for sketch in range(len(KINDS)):

@@ -212,7 +212,7 @@ print(json.dumps({
     assert seen["digest"] == found["targets"]["llvm"]["digest"]
     assert seen["metrics"]["speedup"] == pytest.approx(found["targets"]["llvm"]["speedup"])
     assert seen["inputs"] == 1
-    assert seen["params"]["strategy"] == "evolutionary", "children can be compared by parameters"
+    assert seen["params"]["strategy"] == "portfolio", "children can be compared by parameters"
     assert seen["params"]["trials"] == "30"
     pulled = tunefarm("artifacts", "pull", "cnn@llvm", "-o", tmp_path, "--json", **farm["env"])
     assert pulled.json["digest"] == seen["digest"]

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
+from tests.spaces import ModelledSpace, PaperSpace
 from tunefarm.costmodel.ranker import Ranker
 from tunefarm.devices.target import parse_target
 from tunefarm.search.candidate import Candidate
 from tunefarm.search.proposer import Proposer, Result
-from tunefarm.search.space import Knob, KnobKind, Point, Proposal
+from tunefarm.search.space import Knob, KnobKind, Point, Proposal, Space
+from tunefarm.search.strategy import strategy_names
 
 TARGET = parse_target("llvm:mcpu=paper")
 
 
-class PaperSpace:
-    """A space without a compiler: the trace is the point, written down."""
-
-    sketches = ((Knob(KnobKind.TILE, 3, 64), Knob(KnobKind.CHOICE, 4)), ())
-
-    def realise(self, point: Point, seed: int) -> Proposal | None:
-        flat = [
-            point.sketch,
-            *(x for v in point.values for x in (v if isinstance(v, tuple) else (v,))),
-        ]
-        features = np.array([*flat, *[0] * (8 - len(flat))], dtype=float)
-        return Proposal(point, repr((point.sketch, point.values)), features)
-
-    def locate(self, trace: str) -> Point | None:
-        sketch, values = eval(trace)
-        return Point(sketch, values)
+SKETCHES = ((Knob(KnobKind.TILE, 3, 64), Knob(KnobKind.CHOICE, 4)), ())
 
 
-def proposer(strategy: str, earlier: tuple[Candidate, ...] = ()) -> Proposer:
-    return Proposer("00aa", TARGET, "tc", PaperSpace(), strategy, Ranker(), 0, earlier)
+def proposer(
+    strategy: str, earlier: tuple[Candidate, ...] = (), space: Space | None = None
+) -> Proposer:
+    space = space or PaperSpace(SKETCHES)
+    return Proposer("00aa", TARGET, "tc", space, strategy, Ranker(), 0, earlier)
 
 
-@pytest.mark.parametrize("strategy", ["random", "evolutionary", "tpe"])
+@pytest.mark.parametrize("strategy", ["random", "evolutionary", "tpe", "portfolio"])
 def test_nothing_is_proposed_twice(strategy: str) -> None:
     one = proposer(strategy)
     seen: set[str] = set()
@@ -49,7 +38,7 @@ def test_nothing_is_proposed_twice(strategy: str) -> None:
         one.observe([Result(c, 1e-3 * (1 + i + round_)) for i, c in enumerate(made)])
 
 
-@pytest.mark.parametrize("strategy", ["random", "evolutionary", "tpe"])
+@pytest.mark.parametrize("strategy", ["random", "evolutionary", "tpe", "portfolio"])
 def test_a_resumed_search_goes_on_with_new_candidates(strategy: str) -> None:
     first = proposer(strategy)
     made = first.propose(12, [])
@@ -70,9 +59,56 @@ def test_a_result_told_twice_counts_once() -> None:
 
 
 def test_a_used_up_space_proposes_nothing() -> None:
-    class Single(PaperSpace):
-        sketches = ((),)
-
-    one = Proposer("00aa", TARGET, "tc", Single(), "random", Ranker(), 0)
+    one = proposer("random", space=PaperSpace(((),)))
     assert len(one.propose(4, [])) == 1
     assert one.propose(4, []) == ()
+
+
+def replayed(strategy: str, told: list[list[float]]) -> list[str]:
+    """What is proposed when these latencies come back, round by round."""
+    one, made = proposer(strategy, space=ModelledSpace()), []
+    for latencies in told:
+        candidates = one.propose(len(latencies), [])
+        one.observe([Result(c, s) for c, s in zip(candidates, latencies, strict=False)])
+        made += [c.id for c in candidates]
+    return made
+
+
+@pytest.mark.parametrize("strategy", strategy_names())
+def test_the_same_seed_and_measurements_propose_the_same(strategy: str) -> None:
+    told = [[1e-3 * (1 + (7 * i + 3 * r) % 11) for i in range(6)] for r in range(8)]
+    first = replayed(strategy, told)
+    assert len(first) > 40
+    assert replayed(strategy, told) == first
+    told[3][2] = 1e-5
+    changed = replayed(strategy, told)
+    assert changed[:24] == first[:24], "the past depends on nothing that came later"
+    if strategy != "random":
+        assert changed != first, "a search that learns nothing"
+
+
+def test_the_first_candidates_are_those_that_the_hardware_model_likes_best() -> None:
+    space = ModelledSpace()
+    made = proposer("portfolio", space=space).propose(3, [])
+    best = min(space.modelled(), key=lambda one: one.seconds).point
+    assert space.locate(made[0].trace) == best
+
+
+def test_points_that_cannot_be_built_are_not_asked_for_again() -> None:
+    class Refusing(ModelledSpace):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[Point] = []
+
+        def realise(self, point: Point, seed: int) -> Proposal | None:
+            self.asked.append(point)
+            refused = point.sketch == 0 and point.values[0] == 3
+            return None if refused else super().realise(point, seed)
+
+    space = Refusing()
+    one = proposer("guided", space=space)
+    for _ in range(6):
+        made = one.propose(4, [])
+        assert made
+        one.observe([Result(c, 1e-3) for c in made])
+    assert len(set(space.asked)) == len(space.asked)

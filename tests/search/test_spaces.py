@@ -5,23 +5,34 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import models
 from tunefarm.devices.probe import probe
+from tunefarm.devices.target import parse_target
 from tunefarm.frontend.importer import ImportRequest, import_model
-from tunefarm.frontend.program import Program
-from tunefarm.measure.build import Builder, BuildRequest
+from tunefarm.frontend.program import Program, TuningTask
+from tunefarm.measure.build import Builder, BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import Runner, ScreenRequest
 from tunefarm.search.candidate import UNTUNED
-from tunefarm.search.space import Point
+from tunefarm.search.space import Point, Proposal
 from tunefarm.search.tiles import mutate, random_point
 
 pytestmark = pytest.mark.tvm
 PROTOCOL = Protocol()
 POINTS = 4
+FAMILIES = {
+    "matmul": "register-tile",
+    "dense": "register-tile",
+    "conv2d": "register-tile",
+    "max_pool2d": "register-tile",
+    "fast_softmax": "rowwise",
+    "layer_norm": "rowwise",
+}
+"""The family that each kind of kernel of `models.kernels` must have, by the start of its name."""
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +40,20 @@ def target():
     return probe()[0].target
 
 
+def imported(directory: Path, model: Path, target) -> Program:
+    return import_model(ImportRequest(model, directory / "program", target))
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory, target) -> Program:
     directory = tmp_path_factory.mktemp("spaces")
-    model = models.cnn(directory / "cnn.onnx")
-    return import_model(ImportRequest(model, directory / "program", target))
+    return imported(directory, models.cnn(directory / "cnn.onnx"), target)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory, target) -> Program:
+    directory = tmp_path_factory.mktemp("kernels")
+    return imported(directory, models.kernels(directory / "kernels.onnx"), target)
 
 
 @pytest.fixture(scope="module")
@@ -44,42 +64,164 @@ def workers():
     runner.close()
 
 
+class Bench:
+    """One kernel with its reference made: builds points and checks what they compute."""
+
+    def __init__(self, program: Program, task: TuningTask, target, workers, tmp_path: Path) -> None:
+        from tunefarm.search.replay import load_workload
+
+        self.builder, self.runner = workers
+        self.path, self.target, self.directory = program.workload(task.id), target, tmp_path
+        self.workload = load_workload(self.path)
+        self.name = task.name
+        self.facts = KernelFacts(task.id, task.args, task.flops, tmp_path / f"{task.id}.npz")
+        untuned = self.build(UNTUNED, "untuned")
+        screened = self.runner.screen(ScreenRequest(untuned, self.facts, PROTOCOL, None, True))
+        assert screened.failure is None
+
+    def build(self, trace: str, name: str) -> Library:
+        library = self.directory / f"{self.facts.task}-{name}.so"
+        built = self.builder.build(BuildRequest(self.path, self.target, trace, library))
+        assert built.library is not None, (self.name, built.failure)
+        return built.library
+
+    def check(self, proposal: Proposal, name: str) -> Library:
+        """Build it, and compare what it computes with what the untuned kernel computes."""
+        library = self.build(proposal.trace, name)
+        outcome = self.runner.screen(ScreenRequest(library, self.facts, PROTOCOL, None))
+        assert outcome.failure is None, (self.name, proposal.trace[-300:], outcome.failure)
+        assert outcome.screening is not None
+        assert min(outcome.screening.samples) > 0
+        return library
+
+
 def test_points_compute_what_the_untuned_kernel_computes(
     program: Program, target, workers, tmp_path: Path
 ) -> None:
-    from tunefarm.search.replay import load_workload
-    from tunefarm.search.spaces import design_space
+    from tunefarm.search.spaces.generic import GenericSpace
 
-    builder, runner = workers
     packed = 0
     for task in program.tasks:
-        facts = KernelFacts(task.id, task.args, task.flops, tmp_path / f"{task.id}.npz")
-        request = BuildRequest(
-            program.workload(task.id), target, UNTUNED, tmp_path / f"{task.id}.so"
-        )
-        untuned = builder.build(request).library
-        assert untuned is not None
-        screened = runner.screen(ScreenRequest(untuned, facts, PROTOCOL, None, True))
-        assert screened.failure is None
-        space = design_space(load_workload(program.workload(task.id)), target)
+        bench = Bench(program, task, target, workers, tmp_path)
+        space = GenericSpace(bench.workload, target)
         rng = random.Random(1)
         points = [random_point(space.sketches, rng) for _ in range(POINTS)]
         points += [mutate(space.sketches[p.sketch], p, rng) for p in points[:1]]
         for number, point in enumerate(points):
             proposal = space.realise(point, number)
-            if proposal is None:
-                continue
-            library = tmp_path / f"{task.id}-{number}.so"
-            built = builder.build(
-                BuildRequest(program.workload(task.id), target, proposal.trace, library)
-            )
-            assert built.library is not None, built.failure
-            packed += bool(built.library.packed)
-            outcome = runner.screen(ScreenRequest(built.library, facts, PROTOCOL, None))
-            assert outcome.failure is None, (task.name, proposal.point, outcome.failure)
-            assert outcome.screening is not None
-            assert min(outcome.screening.samples) > 0
+            if proposal is not None:
+                packed += bool(bench.check(proposal, str(number)).packed)
     assert packed, "no schedule has changed the layout of a weight"
+
+
+def test_every_family_computes_the_right_result(
+    kernels: Program, target, workers, tmp_path: Path
+) -> None:
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    seen, packed = set(), 0
+    for task in kernels.tasks:
+        kind = next((k for k in FAMILIES if task.name.startswith(k)), None)
+        if kind is None:
+            continue
+        bench = Bench(kernels, task, target, workers, tmp_path)
+        space = design_space(bench.workload, target)
+        known = sorted(space.modelled(), key=lambda one: one.seconds)
+        assert known, f"{task.name} has no family of its own"
+        picked = [known[0], known[-1], *random.Random(0).sample(known, 3)]
+        for number, one in enumerate(picked):
+            proposal = space.realise(one.point, number)
+            assert proposal is not None, (task.name, one.point)
+            assert proposal.point == one.point
+            note = replay.completed_by(proposal.trace)
+            assert note is not None
+            assert note.startswith(FAMILIES[kind])
+            assert space.locate(proposal.trace) == one.point
+            packed += bench.check(proposal, str(number)).prepack is not None
+        seen.add(kind)
+    assert seen >= set(FAMILIES) - {"dense"}
+    assert packed, "no family has packed a weight"
+
+
+def test_sizes_without_divisors_are_padded(
+    kernels: Program, target, workers, tmp_path: Path
+) -> None:
+    from tunefarm.search.spaces.hardware import hardware
+    from tunefarm.search.spaces.register_tile import RegisterTileSpace, register_tile_space
+
+    odd = next(t for t in kernels.tasks if t.args[-1].shape == (29, 37))
+    bench = Bench(kernels, odd, target, workers, tmp_path)
+    space = register_tile_space(bench.workload, target)
+    assert isinstance(space, RegisterTileSpace)
+    known = sorted(space.modelled(), key=lambda one: one.seconds)
+    lanes = hardware(target).lanes
+    padded = [one for one in known if f"lanes={lanes} " in _note_of(space, one.point)]
+    assert padded, "37 columns are no multiple of a vector"
+    for number, one in enumerate(padded[:: max(1, len(padded) // 6)]):
+        proposal = space.realise(one.point, 0)
+        assert proposal is not None
+        bench.check(proposal, str(number))
+
+
+def _note_of(space, point: Point) -> str:
+    from tunefarm.search import replay
+
+    proposal = space.realise(point, 0)
+    return (replay.completed_by(proposal.trace) or "") + " "
+
+
+@pytest.mark.parametrize(
+    ("text", "lanes"),
+    [
+        ("llvm:mcpu=haswell:mtriple=x86_64-linux-gnu:num-cores=2", 8),
+        ("llvm:mcpu=cortex-a76:mtriple=aarch64-linux-gnu:num-cores=2", 4),
+    ],
+)
+def test_other_processors_follow_by_parameters(
+    kernels: Program, text: str, lanes: int, tmp_path: Path
+) -> None:
+    """Cross-compiled to an object: nothing is linked or run."""
+    import tvm
+
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.hardware import hardware
+    from tunefarm.search.spaces.register_tile import register_tile_space
+
+    cross = parse_target(text)
+    assert hardware(cross).lanes == lanes
+    task = next(t for t in kernels.tasks if t.args[-1].shape == (1, 7, 7, 24))
+    workload = replay.load_workload(kernels.workload(task.id))
+    space = register_tile_space(workload, cross)
+    assert space is not None
+    best = min(space.modelled(), key=lambda one: one.seconds)
+    proposal = space.realise(best.point, 0)
+    assert proposal is not None
+    function = replay.scheduled_function(workload, cross, proposal.trace)
+    kernel, _, _ = replay.kernel_module(function)
+    built = tvm.tirx.build(kernel, target=replay.tvm_target(cross))
+    built.write_to_file(str(tmp_path / "kernel.o"))
+    assert (tmp_path / "kernel.o").stat().st_size > 1000
+    assert f"<{lanes} x float>" in built.inspect_source("ll")
+
+
+def test_no_point_needs_more_registers_than_there_are(kernels: Program, target) -> None:
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.form import reduction_of
+    from tunefarm.search.spaces.hardware import hardware
+    from tunefarm.search.spaces.register_tile import register_tiles
+
+    machine = hardware(target)
+    tiles = 0
+    for task in kernels.tasks:
+        form = reduction_of(replay.load_workload(kernels.workload(task.id)))
+        if form is None:
+            continue
+        for rows, planes, vectors, lanes in register_tiles(form, machine):
+            tiles += 1
+            assert 4 <= lanes <= machine.lanes
+            assert rows * planes * vectors + form.product * vectors <= machine.registers
+    assert tiles > 100
 
 
 def test_a_trace_is_replayed_to_the_same_bytes(
@@ -122,5 +264,5 @@ def test_points_are_deterministic_in_their_seed(program: Program, target) -> Non
         assert first is not None
         assert again is not None
         assert first.trace == again.trace
-        assert (first.features == again.features).all()
+        np.testing.assert_array_equal(first.features, again.features)
         assert space.locate("[[],[]]") is None

@@ -11,15 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import strategies as our
+from tests.spaces import SKETCHES, ModelledSpace, PaperSpace
 from tunefarm.errors import UsageError
+from tunefarm.search.portfolio import Portfolio
 from tunefarm.search.space import Knob, KnobKind, Point
 from tunefarm.search.strategy import Evaluated, Strategy, make_strategy, strategy_names
 from tunefarm.search.tiles import move_factor, mutate, prime_factors, random_point, random_tile
-
-SKETCHES = (
-    (Knob(KnobKind.TILE, 4, 64, 16), Knob(KnobKind.TILE, 2, 55), Knob(KnobKind.CHOICE, 4)),
-    (Knob(KnobKind.TILE, 3, 128, 64), Knob(KnobKind.CHOICE, 3)),
-)
 
 
 def latency(point: Point) -> float:
@@ -46,18 +43,28 @@ def is_a_point(point: Point, sketches: tuple[tuple[Knob, ...], ...]) -> bool:
     return True
 
 
-def tune(strategy: Strategy, rounds: int, count: int = 8) -> float:
+def tune(
+    strategy: Strategy,
+    rounds: int,
+    count: int = 8,
+    truth: Callable[[Point], float] = latency,
+) -> float:
     best = math.inf
     for _ in range(rounds):
         points = strategy.suggest(count, [])
-        strategy.update([Evaluated(p, latency(p)) for p in points])
-        best = min([best, *(latency(p) for p in points)])
+        strategy.update([Evaluated(p, truth(p)) for p in points])
+        best = min([best, *(truth(p) for p in points)])
     return best
 
 
-@pytest.fixture(params=["evolutionary", "random", "tpe"])
+@pytest.fixture(params=strategy_names())
 def make(request: pytest.FixtureRequest) -> Callable[[int], Strategy]:
-    return lambda seed: make_strategy(request.param, SKETCHES, seed)
+    return lambda seed: make_strategy(request.param, PaperSpace(), seed)
+
+
+@pytest.fixture(params=strategy_names())
+def make_modelled(request: pytest.FixtureRequest) -> Callable[[int], Strategy]:
+    return lambda seed: make_strategy(request.param, ModelledSpace(), seed)
 
 
 class TestEveryStrategy:
@@ -87,6 +94,16 @@ class TestEveryStrategy:
             strategy.update([Evaluated(p, None) for p in strategy.suggest(8, [])])
         assert strategy.suggest(4, [])
 
+    def test_suggests_points_of_a_space_that_is_modelled(
+        self, make_modelled: Callable[[int], Strategy]
+    ) -> None:
+        strategy, space = make_modelled(0), ModelledSpace()
+        for _ in range(3):
+            points = strategy.suggest(8, [])
+            assert len(points) == 8
+            assert all(is_a_point(p, space.sketches) for p in points)
+            strategy.update([Evaluated(p, space.latency(p)) for p in points])
+
     def test_takes_in_flight_points(self, make: Callable[[int], Strategy]) -> None:
         strategy = make(0)
         flying = strategy.suggest(16, [])
@@ -96,16 +113,42 @@ class TestEveryStrategy:
 
 def test_guided_strategies_beat_random_search() -> None:
     found = {
-        name: sum(tune(make_strategy(name, SKETCHES, seed), 12) for seed in range(5))
+        name: sum(tune(make_strategy(name, PaperSpace(), seed), 12) for seed in range(5))
         for name in ("evolutionary", "tpe", "random")
     }
     assert found["evolutionary"] < found["random"]
     assert found["tpe"] < found["random"]
 
 
+def test_a_hardware_model_and_what_it_lacks_are_both_worth_having() -> None:
+    space = ModelledSpace(24)
+    best = min(space.latency(one.point) for one in space.modelled())
+    modelled_best = min(space.modelled(), key=lambda one: one.seconds).point
+    assert space.latency(modelled_best) > 1.3 * best, "the model alone would do"
+    for name in ("guided", "portfolio"):
+        found = tune(make_strategy(name, space, 0), 8, truth=space.latency)
+        assert found < 1.02 * best, name
+    drawn = [tune(make_strategy("random", space, s), 8, truth=space.latency) for s in range(5)]
+    assert sum(drawn) / 5 > 1.05 * best
+
+
+def test_a_portfolio_pays_by_results() -> None:
+    space = ModelledSpace()
+    portfolio = Portfolio(space, 0)
+    assert portfolio.shares() == {"guided": 1.0, "evolutionary": 0.0, "tpe": 0.0}
+    for _ in range(6):
+        points = portfolio.suggest(8, [])
+        # The hardware model is wrong about everything: what it knows is ten times slower.
+        portfolio.update([Evaluated(p, 1e-2 if p.sketch == 0 else 1e-3) for p in points])
+    shares = portfolio.shares()
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["guided"] < min(shares["evolutionary"], shares["tpe"])
+    assert min(shares.values()) >= Portfolio.FLOOR
+
+
 def test_an_unknown_strategy_is_named() -> None:
     with pytest.raises(UsageError, match="no strategy 'x'"):
-        make_strategy("x", SKETCHES, 0)
+        make_strategy("x", PaperSpace(), 0)
     assert {"evolutionary", "random", "tpe"} <= set(strategy_names())
 
 
@@ -140,7 +183,7 @@ def test_innermost_factors_stay_within_their_limit(extent: int, size: int, seed:
 @settings(max_examples=20, deadline=None)
 @given(our.sketches(), st.integers(0, 1000))
 def test_tpe_takes_any_sketch(sketches: tuple[tuple[Knob, ...], ...], seed: int) -> None:
-    strategy = make_strategy("tpe", sketches, seed)
+    strategy = make_strategy("tpe", PaperSpace(sketches), seed)
     for _ in range(3):
         points = strategy.suggest(10, [])
         assert all(is_a_point(p, sketches) for p in points)

@@ -1,0 +1,62 @@
+"""Tuning a kernel without Ray, journal or model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import models
+from tunefarm.devices.probe import probe
+from tunefarm.frontend.importer import ImportRequest, import_model
+from tunefarm.scheduler.local import LocalTuner, Trial
+from tunefarm.scheduler.state import Limits
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def device():
+    return probe()[0]
+
+
+def test_a_matmul_is_tuned_and_its_best_schedule_is_a_register_tile(device, tmp_path: Path) -> None:
+    model = models.single_matmul(tmp_path / "matmul.onnx", 192)
+    program = import_model(ImportRequest(model, tmp_path / "program", device.target))
+    (task,) = program.tasks
+    heard: list[Trial] = []
+    trials = LocalTuner(
+        {task.id: (task, program.workload(task.id))},
+        device,
+        "test",
+        tmp_path,
+        Limits(trials=12),
+        report=heard.append,
+    ).run()
+    assert list(trials) == heard
+    untuned, *tried = trials
+    assert untuned.candidate.untuned
+    assert untuned.latency_s is not None
+    assert len(tried) == len({t.candidate.id for t in tried}) == 12
+    assert [t.elapsed_s for t in trials] == sorted(t.elapsed_s for t in trials)
+    sound = [t for t in tried if t.latency_s is not None]
+    best = min(sound, key=lambda t: t.latency_s or 0.0)
+    assert best.latency_s is not None
+    assert best.latency_s < untuned.latency_s / 5
+    assert "register-tile" in best.candidate.trace
+
+
+def test_a_budget_ends_it(device, tmp_path: Path) -> None:
+    model = models.single_matmul(tmp_path / "matmul.onnx", 96)
+    program = import_model(ImportRequest(model, tmp_path / "program", device.target))
+    (task,) = program.tasks
+    trials = LocalTuner(
+        {task.id: (task, program.workload(task.id))},
+        device,
+        "test",
+        tmp_path,
+        Limits(trials=100_000, patience=100_000),
+        budget_s=5.0,
+    ).run()
+    assert 1 < len(trials) < 1000
+    assert trials[-1].elapsed_s < 9.0
