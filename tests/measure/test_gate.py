@@ -39,6 +39,14 @@ def test_an_unwritten_output_does_not_pass() -> None:
         assert disagreement(poisoned(spec), want, tolerance(dtype, 1))
 
 
+def test_what_is_not_finite_in_the_reference_must_not_be_finite_in_the_result() -> None:
+    reference = np.array([1.0, np.inf, 3.0], np.float32)
+    allowed = tolerance("float32", 1)
+    assert disagreement(reference.copy(), reference, allowed) == ""
+    assert disagreement(np.array([1.0, 2.0, 3.0], np.float32), reference, allowed)
+    assert disagreement(np.array([1.0, np.inf, np.nan], np.float32), reference, allowed)
+
+
 def test_integers_are_exact_and_shapes_count() -> None:
     one = np.arange(6, dtype=np.int32)
     assert disagreement(one, one.copy(), tolerance("int32", 1)) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from tunefarm.devices.device import Device
 from tunefarm.errors import Failure, FailureKind, StoreError, UnknownJob
+from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
@@ -107,6 +109,42 @@ def test_outcomes_come_in_the_order_in_which_they_happened(journal: Journal) -> 
     journal.add_measurements("net-1", "llvm", [Measurement("a", "race", 0, (9.0,))])
     found = journal.outcomes("net-1", "llvm")
     assert found == [("a", 2.0, False), ("b", None, False), ("c", 4.0, True)]
+
+
+def test_results_of_earlier_jobs_are_known(journal: Journal, device: Device) -> None:
+    task = TuningTask("task", "matmul", ("f",), 1, 1.0, 1, ())
+    earlier = [
+        Candidate("task", device.target.text, "tc", f"[[{i}],[]]", "random") for i in range(4)
+    ]
+    elsewhere = Candidate("other", device.target.text, "tc", "[[],[]]", "random")
+    journal.add_candidates("net-1", "llvm", [*earlier, elsewhere])
+    medians = (3e-3, 1e-3, 2e-3)
+    journal.add_measurements(
+        "net-1",
+        "llvm",
+        [
+            *(Measurement(c.id, "screen", 0, (s,)) for c, s in zip(earlier, medians, strict=False)),
+            Measurement(elsewhere.id, "screen", 0, (1e-3,)),
+        ],
+    )
+    journal.add_failure("net-1", "llvm", earlier[3].id, Failure(FailureKind.CRASH, "SIGSEGV"))
+    other_device = dataclasses.replace(device, sku="another processor")
+    for number, (toolchain, where) in enumerate(
+        [("tc", device), ("newer", device), ("tc", other_device)]
+    ):
+        later = make_job(job=f"net-{number + 2}")
+        target = JobTarget("llvm", where.target, where, toolchain)
+        journal.add_job(later, [target])
+        journal.add_tasks(later.id, "llvm", [task])
+        known = journal.known(later, target)
+        if number:
+            assert known == [], "another toolchain, another kind of device"
+            continue
+        assert [k.candidate for k in known] == [earlier[1], earlier[2], earlier[0]]
+        assert [k.latency_s for k in known] == [1e-3, 2e-3, 3e-3]
+        assert journal.known(later, target, top=1) == known[:1]
+    first = journal.job("net-1")
+    assert journal.known(first, journal.targets("net-1")[0]) == [], "no job knows its own"
 
 
 def test_jobs_are_found_by_id_name_and_beginning(journal: Journal, device: Device) -> None:

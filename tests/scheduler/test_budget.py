@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefarm.scheduler.budget import Progress, allocate, expected_gain, plateaued
+from tunefarm.scheduler.driver import TRACKING_S, _reserve_s
 
 
 def progress(task: str, weight: int, baseline: float, history: list[float]) -> Progress:
@@ -68,3 +69,11 @@ def test_no_more_than_the_room_is_given_out(
     assert sum(count for _, count in given_out) == room
     assert len({task for task, _ in given_out}) == len(given_out)
     assert allocate([], room, warm_up=1, chunk=1) == []
+
+
+def test_the_reserve_follows_what_earlier_jobs_took() -> None:
+    assumed = _reserve_s(30, 600.0, [])
+    assert assumed == 30.0 + 30.0 + TRACKING_S
+    slower = _reserve_s(30, 600.0, [(30, 120.0), (60, 180.0)])  # both took twice what is assumed
+    assert slower == 120.0 + TRACKING_S
+    assert _reserve_s(30, 100.0, []) == 50.0, "half is left for tuning, whatever follows"

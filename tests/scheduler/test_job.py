@@ -220,6 +220,21 @@ print(json.dumps({
     assert tunefarm("artifacts", "pull", "cnn@cuda", **farm["env"]).code != 0
 
 
+def test_what_is_known_is_not_tuned_again(farm: dict[str, Any]) -> None:
+    """The same model once more: the earlier job's results are its trials, and it ships as well."""
+    again = tunefarm(
+        *("submit", farm["model"], "--targets", "llvm", "--trials", 30, "--name", "again"),
+        *("--json",),
+        **farm["env"],
+    )
+    assert again.code == 0, again.err
+    assert "are known from earlier jobs" in again.err
+    row = again.json["targets"]["llvm"]
+    assert row["candidates"] < 10, "what failed before may be tried again, what was measured not"
+    assert row["verdict"] == "FASTER"
+    assert row["speedup"] > 0.5 * farm["done"].json["targets"]["llvm"]["speedup"]
+
+
 def test_nothing_is_left_running(farm: dict[str, Any]) -> None:
     assert left_over(str(farm["home"].root)) == []
 
