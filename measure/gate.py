@@ -47,8 +47,10 @@ def disagreement(result: Array, reference: Array, allowed: Tolerance) -> str:
         return f"{wrong} of {result.size} elements differ" if wrong else ""
     # Most results are right by far, and this is on every candidate's path: the whole allowance is
     # never less than its absolute part. What is not a number fails the comparison.
-    largest = float(np.max(np.abs(result - reference), initial=0.0))
-    if largest <= 0.5 * allowed.absolute * float(np.max(np.abs(reference), initial=0.0)):
+    with np.errstate(invalid="ignore", over="ignore"):
+        largest = float(np.max(np.abs(result - reference), initial=0.0))
+    top = float(np.max(np.abs(reference), initial=0.0))
+    if math.isfinite(top) and largest <= 0.5 * allowed.absolute * top:
         return ""
     got, want = result.astype(np.float64), reference.astype(np.float64)
     finite = np.isfinite(want)
