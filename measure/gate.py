@@ -57,8 +57,8 @@ def disagreement(result: Array, reference: Array, allowed: Tolerance) -> str:
     if not np.array_equal(np.isfinite(got), finite):
         return f"{int(np.count_nonzero(np.isfinite(got) != finite))} elements are not finite"
     scale = float(np.max(np.abs(want[finite]), initial=0.0))
-    limit = allowed.relative * np.abs(want) + allowed.absolute * scale
-    error = np.abs(np.where(finite, got - want, 0.0))
+    limit = allowed.relative * np.abs(np.where(finite, want, 0.0)) + allowed.absolute * scale
+    error = np.abs(np.subtract(got, want, out=np.zeros_like(want), where=finite))
     wrong = int(np.count_nonzero(error > limit))
     if not wrong:
         return ""
