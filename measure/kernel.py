@@ -197,7 +197,8 @@ def race(request: KernelRace, arguments: Arguments) -> dict[str, list[float]]:
     """Interleaved rounds of several candidates of one kernel, in random order in each round.
 
     An entry more than `truncate_factor` times slower than the fastest is sampled in every fourth
-    round only: its verdict is clear, and its time is everybody's.
+    round only, and if it is slower than a whole screening, twice in all (`SLOW_CALLS`): its verdict
+    is clear, and its time is everybody's.
 
     Returns:
         Samples in seconds per call, by candidate; at least two each. A candidate whose result is
@@ -220,7 +221,8 @@ def race(request: KernelRace, arguments: Arguments) -> dict[str, list[float]]:
         estimates[name] = time.perf_counter() - started
         kernels[name] = (kernel, bound, calls_per_sample(estimates[name], protocol))
     slow = protocol.truncate_factor * min(estimates.values(), default=0.0)
-    samples: dict[str, list[float]] = {name: [] for name in kernels}
+    crawling = {n for n, s in estimates.items() if s > max(slow, protocol.screen_s)}
+    samples = {name: [estimates[name]] if name in crawling else [] for name in kernels}
     rng = random.Random(protocol.seed + request.order_seed)
     deadline = time.perf_counter() + request.seconds
     for turn in range(request.rounds):
@@ -230,7 +232,12 @@ def race(request: KernelRace, arguments: Arguments) -> dict[str, list[float]]:
         rng.shuffle(names)
         for name in names:
             kernel, bound, number = kernels[name]
-            samples[name] += kernel.sample(bound, number, 1)
+            if name not in crawling:
+                samples[name] += kernel.sample(bound, number, 1)
+            elif turn == 0:
+                started = time.perf_counter()
+                kernel.run(bound)
+                samples[name].append(time.perf_counter() - started)
     return samples
 
 

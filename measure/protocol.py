@@ -6,6 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+SLOW_CALLS = 3
+"""Calls of a kernel in one process of a race when it is far slower than the fastest: the one that
+is checked, and two samples."""
+
 
 @dataclass(frozen=True)
 class Protocol:

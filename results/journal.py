@@ -442,27 +442,6 @@ class Journal:
             by_task.setdefault(known.candidate.task, []).append(known)
         return [known for task in sorted(by_task) for known in by_task[task][:top]]
 
-    def closing_times(self, device: Device) -> list[tuple[int, float]]:
-        """(kernels, seconds from the end of tuning to the end of the job) of each job with one
-        target that succeeded on this kind of device without a break, newest first."""
-        times = []
-        for job in self.jobs():
-            events = self.events(job.id)
-            targets = self.targets(job.id)
-            kinds = [event["kind"] for event in events]
-            if len(targets) != 1 or kinds.count("running") != 1 or "succeeded" not in kinds:
-                continue
-            if targets[0].device.fingerprint != device.fingerprint:
-                continue
-            raced = [
-                e["time"] for e in events if e["kind"] == "phase" and e["detail"]["phase"] == "race"
-            ]
-            if raced:
-                kernels = len(self.tasks(job.id, targets[0].name))
-                end = next(e["time"] for e in events if e["kind"] == "succeeded")
-                times.append((kernels, end - raced[0]))
-        return times
-
     def spent_s(self, job: str) -> float:
         """Seconds that the job's earlier lives were driven, waiting for a device not counted."""
         total = 0.0

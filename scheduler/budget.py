@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+
+from tunefarm.measure.protocol import SLOW_CALLS, Protocol
 
 
 @dataclass
@@ -91,3 +93,20 @@ def allocate(
         extra[chosen] += min(chunk, room)
         room -= min(chunk, room)
     return [(task, count) for task, count in extra.items() if count]
+
+
+def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
+    """Seconds that races, finals, the whole model and packaging will take: what a budget must keep
+    back for them. Slow untuned kernels are most of it.
+
+    The constants are of two cores: loading and sampling a kernel, starting a process, compiling a
+    kernel once more, parity and packaging, writing MLflow.
+    """
+    untuned = [p.baseline_s for p in tasks if p.baseline_s is not None]
+    weighted = sum(p.weight * (p.baseline_s or 0.0) for p in tasks)
+    slow = SLOW_CALLS * sum(untuned)
+    races = protocol.race_processes * (0.6 + 0.14 * len(untuned) + slow)
+    finals = protocol.final_processes * (0.6 + 0.08 * len(untuned) + slow)
+    runs = 1 + min(protocol.model_rounds, max(2.0, protocol.model_s / 2 / max(1e-4, weighted)))
+    model = protocol.model_processes * (0.8 + weighted * runs)
+    return races + finals + model + 2.0 + 0.17 * len(untuned) + 20.0

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,15 +212,11 @@ class _Driver:
                 protocol.model_processes,
             ),
         )
-        until = None
+        deadline = None
         if self.options["budget_s"]:
             spent = self.spent_s + time.monotonic() - self.started
             left = self.options["budget_s"] - spent
-            share = left / targets_left
-            earlier = self.journal.closing_times(target.device)
-            until = time.monotonic() + max(
-                0.0, share - _reserve_s(len(program.tasks), share, earlier)
-            )
+            deadline = time.monotonic() + max(0.0, left / targets_left)
         run = TargetRun(
             self.home,
             self.journal,
@@ -232,7 +226,7 @@ class _Driver:
             limits,
             protocol,
             self.reporter,
-            until,
+            deadline,
             self.check,
             self.sync,
             self.quiet,
@@ -287,25 +281,3 @@ class _Driver:
             ray.shutdown()
         for lock in self.locks:
             lock.release()
-
-
-TRACKING_S = 20.0
-"""Writing MLflow at the end, and stopping."""
-
-
-def _reserve_s(kernels: int, share: float, earlier: Sequence[tuple[int, float]]) -> float:
-    """Time kept back from a budget for what follows tuning; never more than half of the budget.
-
-    Args:
-        share: seconds of the budget for this target.
-        earlier: kernels and seconds of what followed tuning in earlier jobs on this device, newest
-            first. Without any, half a minute and one second a kernel are assumed.
-    """
-    paces = [seconds / _closing_s(count) for count, seconds in earlier[:5]]
-    pace = statistics.median(paces) if paces else 1.0
-    return min(0.5 * share, pace * _closing_s(kernels) + TRACKING_S)
-
-
-def _closing_s(kernels: int) -> float:
-    """Mostly fixed: the whole model's processes, parity, packaging; races and builds by kernel."""
-    return 30.0 + 1.0 * kernels

@@ -26,6 +26,7 @@ from tunefarm.measure.runner import RaceRequest, ScreenRequest
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.journal import Job, JobTarget, Journal, Known, Measurement
 from tunefarm.scheduler import actors
+from tunefarm.scheduler.budget import closing_s
 from tunefarm.scheduler.finals import Finals, process_measurements
 from tunefarm.scheduler.progress import Reporter, Snapshot
 from tunefarm.scheduler.state import (
@@ -61,7 +62,8 @@ class TargetRun:
     """Runs one target to its end.
 
     Args:
-        tune_until: `time.monotonic()` at which tuning stops, None for no limit.
+        deadline: `time.monotonic()` at which all should be done, None for no limit. Tuning stops
+            when what follows it will take the rest; at least half of the time is for tuning.
         check: called between events; raises to end the run.
         sync: asks the tracker to catch up; quiet: waits until it has.
     """
@@ -74,7 +76,7 @@ class TargetRun:
     limits: Limits
     protocol: Protocol
     reporter: Reporter
-    tune_until: float | None
+    deadline: float | None
     check: Callable[[], None]
     sync: Callable[[], None]
     quiet: Callable[[], None]
@@ -293,8 +295,9 @@ class TargetRun:
     def _wait(self) -> list[Event]:
         """What has happened since, at the latest after half a second."""
         events: list[Event] = []
-        if self.tune_until is not None and time.monotonic() > self.tune_until:
-            self.tune_until = None
+        until = self._tune_until()
+        if until is not None and time.monotonic() > until:
+            self.deadline = None
             events.append(BudgetSpent())
         ready, _ = ray.wait(list(self.running), num_returns=1, timeout=0.5)
         for reference in ready:
@@ -472,9 +475,17 @@ class TargetRun:
             return None
         pace = (time.monotonic() - self.started) / self.state.measured
         by_trials = pace * (self.limits.trials - self.state.measured)
-        if self.tune_until is None:
+        until = self._tune_until()
+        if until is None:
             return by_trials
-        return min(by_trials, max(0.0, self.tune_until - time.monotonic()))
+        return min(by_trials, max(0.0, until - time.monotonic()))
+
+    def _tune_until(self) -> float | None:
+        """`time.monotonic()` at which tuning must stop for the deadline to be kept."""
+        if self.deadline is None:
+            return None
+        closing = closing_s(self.state.tasks.values(), self.protocol)
+        return self.deadline - min(closing, 0.5 * (self.deadline - self.started))
 
 
 def _subject(instruction: Instruction) -> tuple[str, str]:

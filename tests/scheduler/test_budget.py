@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefarm.scheduler.budget import Progress, allocate, expected_gain, plateaued
-from tunefarm.scheduler.driver import TRACKING_S, _reserve_s
+from tunefarm.measure.protocol import Protocol
+from tunefarm.scheduler.budget import Progress, allocate, closing_s, expected_gain, plateaued
 
 
 def progress(task: str, weight: int, baseline: float, history: list[float]) -> Progress:
@@ -71,9 +72,14 @@ def test_no_more_than_the_room_is_given_out(
     assert allocate([], room, warm_up=1, chunk=1) == []
 
 
-def test_the_reserve_follows_what_earlier_jobs_took() -> None:
-    assumed = _reserve_s(30, 600.0, [])
-    assert assumed == 30.0 + 30.0 + TRACKING_S
-    slower = _reserve_s(30, 600.0, [(30, 120.0), (60, 180.0)])  # both took twice what is assumed
-    assert slower == 120.0 + TRACKING_S
-    assert _reserve_s(30, 100.0, []) == 50.0, "half is left for tuning, whatever follows"
+def test_what_follows_tuning_takes_longer_where_the_untuned_kernels_are_slow() -> None:
+    def closing(baseline_s: float) -> float:
+        tasks = [Progress(f"t{i}", 2, baseline_s) for i in range(30)]
+        return closing_s(tasks, Protocol())
+
+    fast, slow = closing(1e-4), closing(0.1)
+    assert 30 < fast < 90
+    # Three seconds of untuned kernels, three calls in each of eight processes; and the model of six
+    # seconds, at least three runs in each of six.
+    assert slow - fast == pytest.approx(3 * 3.0 * 8 + 3 * 6.0 * 6, rel=0.2)
+    assert closing_s([Progress("t", 1)], Protocol()) < 40, "before any baseline is known"
