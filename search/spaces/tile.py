@@ -1,0 +1,86 @@
+"""A tile of a reduction, and how it lies on the reduction's axes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+from tunefarm.search.spaces.form import Reduction
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One point: what a thread computes at a time, and in which order.
+
+    Attributes:
+        rows: of the innermost row axis.
+        planes: of the row axis around it.
+        vectors, lanes: columns are `vectors` registers of `lanes` elements.
+        unroll: steps of the longest reduction axis in the innermost loop's text.
+        columns_first: the loop over column tiles is outside of that over row tiles.
+        flat: every tile is a parallel task; else only the outer loop's iterations are.
+        pack: the vector operand is copied into tile order first (constants always are).
+        inline: stages before the reduction are computed where they are read (the padding of a
+            pooling), not in a pass of their own.
+    """
+
+    rows: int
+    planes: int
+    vectors: int
+    lanes: int
+    unroll: int
+    columns_first: bool
+    flat: bool
+    pack: bool
+    inline: bool
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    def pads(self, form: Reduction) -> dict[int, int]:
+        """The axes that it does not divide, with the multiple that they are padded to."""
+        sizes = tile_sizes(form, self)
+        return {axis: size for axis, size in sizes.items() if form.extent(axis) % size}
+
+    @property
+    def accumulators(self) -> int:
+        return self.rows * self.planes * self.vectors
+
+
+def tiled_rows(form: Reduction) -> tuple[int | None, int | None]:
+    """The two row axes that are tiled, outer and inner: the innermost that have more than one."""
+    long = [axis for axis in form.rows if form.limits[axis] > 1]
+    return (long[-2] if len(long) > 1 else None), (long[-1] if long else None)
+
+
+def longest(form: Reduction) -> int:
+    """The reduction axis that is innermost and unrolled."""
+    return max(form.reductions, key=lambda axis: (form.extent(axis), axis))
+
+
+def reduction_order(form: Reduction) -> list[int]:
+    last = longest(form)
+    return [*(axis for axis in form.reductions if axis != last), last]
+
+
+def divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def tile_sizes(form: Reduction, tile: Tile) -> dict[int, int]:
+    """The tiled axes and how much of each a tile takes."""
+    planes_axis, rows_axis = tiled_rows(form)
+    sizes = {form.column: tile.columns}
+    if rows_axis is not None:
+        sizes[rows_axis] = tile.rows
+    if planes_axis is not None:
+        sizes[planes_axis] = tile.planes
+    return sizes
+
+
+def tile_counts(form: Reduction, tile: Tile) -> tuple[int, int]:
+    """How many row tiles and column tiles there are."""
+    sizes = tile_sizes(form, tile)
+    counts = {axis: ceil(form.extent(axis) / sizes.get(axis, 1)) for axis in form.spatial}
+    return prod(counts.values()) // counts[form.column], counts[form.column]

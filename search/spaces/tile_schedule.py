@@ -1,0 +1,155 @@
+"""From a tile to a schedule, with TVM's own primitives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tunefarm.search.spaces.form import Reduction
+from tunefarm.search.spaces.tile import Tile, longest, reduction_order, tile_sizes
+
+
+def schedule_tile(schedule: Any, form: Reduction, tile: Tile) -> None:
+    """Apply `tile` to the unscheduled kernel in `schedule`."""
+    inlined = form.before if tile.inline else ()
+    for stage in (*form.copies, *inlined, *form.after[:-1]):
+        schedule.compute_inline(schedule.get_sblock(stage.name))
+    block = schedule.get_sblock(form.block.name)
+    fills: dict[str, Any] = {}
+    stages: list[Any] = []
+    if padded := bool(tile.pads(form)):
+        fills, cut = _pad(schedule, block, form, tile)
+        stages = [cut]
+    if tile.pack:
+        _pack(schedule, block, form, tile, fills.pop(form.vector.buffer, None))
+    stages += fills.values()
+    store = schedule.cache_write(block, 0, "local") if padded else _result(schedule, block, form)
+    inner = _tile_loops(schedule, store, form, tile)
+    schedule.compute_at(block, inner.last, preserve_unit_loops=True)
+    schedule.parallel(inner.parallel)
+    _vectorise(schedule, inner.column, tile)
+    for loop in inner.rows:
+        schedule.unroll(loop)
+    _accumulate(schedule, block, form, tile)
+    for stage in () if tile.inline else form.before:
+        schedule_elementwise(schedule, schedule.get_sblock(stage.name), tile.lanes)
+    for one in stages:
+        schedule_elementwise(schedule, one, tile.lanes)
+
+
+def _pad(schedule: Any, block: Any, form: Reduction, tile: Tile) -> tuple[dict[str, Any], Any]:
+    """Fill the matrices up to whole tiles; the stages that do it, by the operand that they fill,
+    and the one that cuts the result out again and applies what follows."""
+    pads = tile.pads(form)
+    schedule.pad_einsum(block, [pads.get(axis, 1) for axis in range(len(form.block.axes))])
+    (cut,) = schedule.get_consumers(block)
+    fills = {
+        schedule.get(fill).reads[0].source.name: fill for fill in schedule.get_producers(block)
+    }
+    if not form.after:
+        return fills, cut
+    schedule.compute_inline(cut)
+    return fills, schedule.get_sblock(form.after[-1].name)
+
+
+def _pack(schedule: Any, block: Any, form: Reduction, tile: Tile, fill: Any) -> None:
+    """Lay the vector operand out in tiles of columns, in the order in which they are read: by
+    `fill`, the stage that copies it anyway, or by one that is made for it."""
+    vector, columns = form.vector, tile.columns
+    axes = list(vector.plain)
+    column = axes.index(form.column)
+    order = [*(axis for axis in form.spatial if axis in axes), *reduction_order(form)]
+    rest = [axes.index(axis) for axis in order if axis in axes and axis != form.column]
+    packed = fill or schedule.cache_read(block, vector.read, "global")
+    schedule.transform_layout(
+        block,
+        ("read", vector.read),
+        lambda *index: [
+            index[column] // columns, *(index[d] for d in rest), index[column] % columns
+        ],
+    )  # fmt: skip
+    if vector.free:
+        schedule.annotate(packed, "meta_schedule.layout_rewrite_preproc", True)
+        return
+    loops = schedule.get_loops(packed)
+    outer, inner = schedule.split(loops[column], [None, columns])
+    schedule.reorder(outer, *(loops[d] for d in rest), inner)
+    schedule.parallel(schedule.fuse(outer, loops[rest[0]]))
+    _vectorise(schedule, inner, tile)
+
+
+def _result(schedule: Any, block: Any, form: Reduction) -> Any:
+    """The block that stores the tile: the last stage after the reduction, or a plain copy."""
+    if not form.after:
+        return schedule.cache_write(block, 0, "local")
+    schedule.set_scope(block, 0, "local")
+    return schedule.get_sblock(form.after[-1].name)
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """Of the storing block: which is parallel, which encloses a tile, and the tile's own."""
+
+    parallel: Any
+    last: Any
+    rows: list[Any]
+    column: Any
+
+
+def _tile_loops(schedule: Any, store: Any, form: Reduction, tile: Tile) -> _Loops:
+    sizes = tile_sizes(form, tile)
+    outer, rows, column_outer, column = [], [], [], None
+    for axis, loop in zip(form.spatial, schedule.get_loops(store), strict=True):
+        if axis not in sizes:
+            outer.append(loop)
+            continue
+        outside, inside = schedule.split(loop, [None, sizes[axis]])
+        if axis == form.column:
+            column_outer, column = [outside], inside
+        else:
+            outer.append(outside)
+            rows.append(inside)
+    ordered = [*column_outer, *outer] if tile.columns_first else [*outer, *column_outer]
+    schedule.reorder(*ordered, *rows, column)
+    if tile.flat or not outer:
+        groups = [ordered]
+    elif tile.columns_first:
+        groups = [column_outer, outer]
+    else:
+        groups = [outer, column_outer]
+    fused = [schedule.fuse(*group) if len(group) > 1 else group[0] for group in groups]
+    return _Loops(fused[0], fused[-1], rows, column)
+
+
+def _accumulate(schedule: Any, block: Any, form: Reduction, tile: Tile) -> None:
+    """Inside a tile: the reduction outermost, then its unrolled steps, rows and vectors."""
+    loops = dict(enumerate(schedule.get_loops(block)[-len(form.block.axes) :]))
+    vectors, lane = schedule.split(loops[form.column], [None, tile.lanes])
+    steps, unrolled = schedule.split(loops[longest(form)], [None, tile.unroll])
+    outer = [loops[axis] for axis in reduction_order(form)[:-1]]
+    rows = [loops[axis] for axis in form.spatial if axis != form.column]
+    schedule.reorder(*outer, steps, unrolled, *rows, vectors, lane)
+    schedule.vectorize(lane)
+    for loop in (unrolled, *rows, vectors):
+        schedule.unroll(loop)
+    # Last, for it refuses loops that are not yet what they are to be.
+    schedule.decompose_reduction(block, [*outer, steps][0])
+
+
+def _vectorise(schedule: Any, loop: Any, tile: Tile) -> None:
+    """A tile's columns: its vectors unrolled."""
+    vectors, lane = schedule.split(loop, [None, tile.lanes])
+    schedule.vectorize(lane)
+    schedule.unroll(vectors)
+
+
+def schedule_elementwise(schedule: Any, block: Any, lanes: int) -> None:
+    """A stage of its own: all but the last axis in parallel, the last one in vectors."""
+    loops = schedule.get_loops(block)
+    columns = int(schedule.get(loops[-1]).extent)
+    if len(loops) > 1:
+        schedule.parallel(schedule.fuse(*loops[:-1]) if len(loops) > 2 else loops[0])
+    for width in (lanes, lanes // 2, lanes // 4):
+        if width > 1 and columns % width == 0:
+            schedule.vectorize(schedule.split(loops[-1], [None, width])[1])
+            return
