@@ -43,9 +43,10 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Candidates per second of the reference tuner, then whole jobs beside ONNX Runtime.
+# Kernels against the reference tuner (over an hour; interrupted, it goes on where it stood), then
+# whole jobs beside ONNX Runtime.
 bench: setup
-	$(BIN)/python benchmarks/reference_rate.py
+	$(BIN)/python benchmarks/compare.py kernels.json
 	$(BIN)/python benchmarks/networks.py squeezenet shufflenet resnet50 inception_v1 densenet121
 
 # Needs uv (pip install uv). The lock names no index: it installs from whichever pip is told.

@@ -44,14 +44,18 @@ class UnionSpace:
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
         return tuple(sketch for space in self._spaces for sketch in space.sketches)
 
-    def modelled(self) -> list[Modelled]:
+    def modelled(self) -> Sequence[Modelled]:
+        return self._modelled
+
+    @cached_property
+    def _modelled(self) -> tuple[Modelled, ...]:
         found, first = [], 0
         for space in self._spaces:
             for one in space.modelled():
                 point = Point(one.point.sketch + first, one.point.values)
                 found.append(Modelled(point, one.seconds, one.coordinates))
             first += len(space.sketches)
-        return found
+        return tuple(found)
 
     def realise(self, point: Point, seed: int) -> Proposal | None:
         space, first = self._owner(point.sketch)

@@ -55,14 +55,18 @@ class RegisterTileSpace:
         )
         return (tuple(Knob(KnobKind.CHOICE, size) for size in sizes),)
 
-    def modelled(self) -> list[Modelled]:
+    def modelled(self) -> Sequence[Modelled]:
+        return self._modelled
+
+    @cached_property
+    def _modelled(self) -> tuple[Modelled, ...]:
         found = []
         for values in itertools.product(*(range(knob.size) for knob in self.sketches[0])):
             tile = self._tile(values)
             if tile is not None:
                 seconds = estimate(self._form, tile, self._hardware)
                 found.append(Modelled(Point(0, values), seconds, _coordinates(tile)))
-        return found
+        return tuple(found)
 
     def _tile(self, values: Sequence[Value]) -> Tile | None:
         """None for one that is left out: too long a text, or the same schedule as another."""
