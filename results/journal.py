@@ -66,17 +66,6 @@ class Measurement:
     block: int | None = None
 
 
-@dataclass(frozen=True)
-class Known:
-    """A result of an earlier job: median seconds of its screening there, and whether it was given
-    up as too slow."""
-
-    candidate: Candidate
-    latency_s: float
-    truncated: bool
-    job: str
-
-
 class Journal:
     """Open the journal of a farm home, making it if there is none."""
 
@@ -412,35 +401,6 @@ class Journal:
         ]
         rows += [(f["time"], f["candidate"], None, False) for f in self.failures(job, target)]
         return [(c, latency, gone) for _, c, latency, gone in sorted(rows, key=lambda r: r[0])]
-
-    def known(self, job: Job, target: JobTarget, top: int = 64) -> list[Known]:
-        """What earlier jobs found out about this job's kernels: same workload, target, toolchain
-        and kind of device. Of each kernel the best `top` results, best first; failures are left
-        out.
-
-        Only jobs that are older than this one count, so that a resumed job knows what it knew.
-        """
-        mine = {row["task"] for row in self.tasks(job.id, target.name)}
-        found: dict[str, Known] = {}
-        for other in self.jobs():
-            if other.created >= job.created or other.id == job.id:
-                continue
-            for of in self.targets(other.id):
-                same = (of.resolved, of.toolchain, of.device.fingerprint)
-                if same != (target.resolved, target.toolchain, target.device.fingerprint):
-                    continue
-                candidates = {c.id: c for c in self.candidates(other.id, of.name)}
-                for candidate, latency, gone in self.outcomes(other.id, of.name):
-                    one = candidates.get(candidate)
-                    if one is None or one.untuned or one.task not in mine:
-                        continue
-                    if latency is not None and candidate not in found:
-                        found[candidate] = Known(one, latency, gone, other.id)
-        ranked = sorted(found.values(), key=lambda known: (known.truncated, known.latency_s))
-        by_task: dict[str, list[Known]] = {}
-        for known in ranked:
-            by_task.setdefault(known.candidate.task, []).append(known)
-        return [known for task in sorted(by_task) for known in by_task[task][:top]]
 
     def spent_s(self, job: str) -> float:
         """Seconds that the job's earlier lives were driven, waiting for a device not counted."""

@@ -24,7 +24,8 @@ from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import RaceRequest, ScreenRequest
 from tunefarm.results.artifact import Packaged
-from tunefarm.results.journal import Job, JobTarget, Journal, Known, Measurement
+from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
+from tunefarm.results.known import Known, known
 from tunefarm.scheduler import actors
 from tunefarm.scheduler.budget import closing_s
 from tunefarm.scheduler.finals import Finals, process_measurements
@@ -152,8 +153,8 @@ class TargetRun:
     def _start_search(self) -> None:
         """A new search worker, told of every candidate; with its first task, of every result."""
         self.search = actors.spawn(actors.SearchWorker, self.plan, restarts=0)
-        known = [c for c in self.candidates.values() if not c.untuned]
-        self.search.recall.remote(known)
+        proposed = [c for c in self.candidates.values() if not c.untuned]
+        self.search.recall.remote(proposed)
         self.news = self._all_results()
 
     def _phase_changed(self) -> None:
@@ -179,14 +180,14 @@ class TargetRun:
                 )
             )
         )
-        known = self._take_known()
+        earlier = self._take_known()
         for candidate in self.journal.candidates(job, name):
             self.candidates[candidate.id] = candidate
             self.state.restore(Proposed(candidate.task, (candidate.id,)))
         for candidate_id, latency, truncated in self.journal.outcomes(job, name):
             self.state.restore(Screened(candidate_id, latency))
             self._note_result(candidate_id, latency, truncated)
-        for one in known:
+        for one in earlier:
             self.state.restore(Screened(one.candidate.id, one.latency_s))
             self._note_result(one.candidate.id, one.latency_s, one.truncated)
         if self._had_reached(Phase.RACE):
@@ -201,7 +202,7 @@ class TargetRun:
     def _take_known(self) -> list[Known]:
         """Results of earlier jobs, as if they were this one's: they count as trials, unless the job
         is to tune again, and whoever races is measured anew."""
-        found = self.journal.known(self.job, self.target)
+        found = known(self.journal, self.job, self.target)
         if not found:
             return []
         self.journal.add_candidates(self.job.id, self.target.name, [k.candidate for k in found])
@@ -359,7 +360,7 @@ class TargetRun:
             Result(self.candidates[candidate], latency)
             for candidate, latency, _ in self.journal.outcomes(self.job.id, self.target.name)
             if not self.candidates[candidate].untuned
-        ] + [Result(k.candidate, k.latency_s) for k in self.journal.known(self.job, self.target)]
+        ] + [Result(k.candidate, k.latency_s) for k in known(self.journal, self.job, self.target)]
 
     def _record(self, instruction: Instruction, answer: Any) -> Iterable[Event]:
         """First the journal, then the event."""

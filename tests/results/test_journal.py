@@ -20,6 +20,7 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
+from tunefarm.results.known import known
 from tunefarm.search.candidate import Candidate
 
 
@@ -136,15 +137,15 @@ def test_results_of_earlier_jobs_are_known(journal: Journal, device: Device) -> 
         target = JobTarget("llvm", where.target, where, toolchain)
         journal.add_job(later, [target])
         journal.add_tasks(later.id, "llvm", [task])
-        known = journal.known(later, target)
+        found = known(journal, later, target)
         if number:
-            assert known == [], "another toolchain, another kind of device"
+            assert found == [], "another toolchain, another kind of device"
             continue
-        assert [k.candidate for k in known] == [earlier[1], earlier[2], earlier[0]]
-        assert [k.latency_s for k in known] == [1e-3, 2e-3, 3e-3]
-        assert journal.known(later, target, top=1) == known[:1]
+        assert [k.candidate for k in found] == [earlier[1], earlier[2], earlier[0]]
+        assert [k.latency_s for k in found] == [1e-3, 2e-3, 3e-3]
+        assert known(journal, later, target, top=1) == found[:1]
     first = journal.job("net-1")
-    assert journal.known(first, journal.targets("net-1")[0]) == [], "no job knows its own"
+    assert known(journal, first, journal.targets("net-1")[0]) == [], "no job knows its own"
 
 
 def test_jobs_are_found_by_id_name_and_beginning(journal: Journal, device: Device) -> None:

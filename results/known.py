@@ -1,0 +1,49 @@
+"""What earlier jobs found out about a job's kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.search.candidate import Candidate
+
+
+@dataclass(frozen=True)
+class Known:
+    """A result of an earlier job: median seconds of its screening there, and whether it was given
+    up as too slow."""
+
+    candidate: Candidate
+    latency_s: float
+    truncated: bool
+    job: str
+
+
+def known(journal: Journal, job: Job, target: JobTarget, top: int = 64) -> list[Known]:
+    """What earlier jobs found out about this job's kernels: same workload, target, toolchain
+    and kind of device. Of each kernel the best `top` results, best first; failures are left
+    out.
+
+    Only jobs that are older than this one count, so that a resumed job knows what it knew.
+    """
+    mine = {row["task"] for row in journal.tasks(job.id, target.name)}
+    found: dict[str, Known] = {}
+    for other in journal.jobs():
+        if other.created >= job.created or other.id == job.id:
+            continue
+        for of in journal.targets(other.id):
+            same = (of.resolved, of.toolchain, of.device.fingerprint)
+            if same != (target.resolved, target.toolchain, target.device.fingerprint):
+                continue
+            candidates = {c.id: c for c in journal.candidates(other.id, of.name)}
+            for candidate, latency, gone in journal.outcomes(other.id, of.name):
+                one = candidates.get(candidate)
+                if one is None or one.untuned or one.task not in mine:
+                    continue
+                if latency is not None and candidate not in found:
+                    found[candidate] = Known(one, latency, gone, other.id)
+    ranked = sorted(found.values(), key=lambda one: (one.truncated, one.latency_s))
+    by_task: dict[str, list[Known]] = {}
+    for result in ranked:
+        by_task.setdefault(result.candidate.task, []).append(result)
+    return [one for task in sorted(by_task) for one in by_task[task][:top]]
