@@ -8,6 +8,7 @@ until the system moves one of them: seen in the first samples after every pause.
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 _pinned = False
@@ -32,7 +33,7 @@ def pin_caller() -> None:
 def _bound() -> set[int]:
     """Cores that some other thread of this process is bound to, alone."""
     taken: set[int] = set()
-    own = os.getpid()
+    own = threading.get_native_id()
     for task in Path("/proc/self/task").iterdir():
         thread = int(task.name)
         if thread == own:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from tunefarm.scheduler.state import Phase, TargetState
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -40,3 +42,43 @@ class Silent:
 
     def line(self, text: str) -> None:
         pass
+
+
+def tuning_snapshot(
+    state: TargetState,
+    *,
+    job: str,
+    target: str,
+    built: int,
+    elapsed_s: float,
+    budget_left_s: float | None,
+) -> Snapshot:
+    """How one target stands.
+
+    Args:
+        built: libraries made so far.
+        budget_left_s: seconds that are left for tuning, None without a limit.
+    """
+    tasks = state.tasks.values()
+    complete = bool(tasks) and all(p.latency_s is not None for p in tasks)
+    left_s = None
+    if state.phase is Phase.TUNE and state.measured:
+        # A guess: by trials or by the budget, whichever ends first.
+        left_s = elapsed_s / state.measured * (state.limits.trials - state.measured)
+        if budget_left_s is not None:
+            left_s = min(left_s, max(0.0, budget_left_s))
+    return Snapshot(
+        job=job,
+        target=target,
+        phase=state.phase.value,
+        kernels=len(tasks),
+        proposed=len(state.owner) - len(state.baselines),
+        built=built,
+        measured=state.measured,
+        failed=state.failed,
+        trials=state.limits.trials,
+        untuned_s=sum(p.weight * (p.baseline_s or 0) for p in tasks) if complete else None,
+        best_s=sum(p.weight * (p.latency_s or 0) for p in tasks) if complete else None,
+        elapsed_s=elapsed_s,
+        left_s=left_s,
+    )

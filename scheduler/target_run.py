@@ -29,7 +29,7 @@ from tunefarm.results.known import Known, known
 from tunefarm.scheduler import actors
 from tunefarm.scheduler.budget import closing_s
 from tunefarm.scheduler.finals import Finals, process_measurements
-from tunefarm.scheduler.progress import Reporter, Snapshot
+from tunefarm.scheduler.progress import Reporter, tuning_snapshot
 from tunefarm.scheduler.state import (
     BudgetSpent,
     Build,
@@ -88,6 +88,7 @@ class TargetRun:
     news: list[Result] = field(default_factory=list)
     losses: Counter[tuple[str, str]] = field(default_factory=Counter)
     asked: dict[Any, Any] = field(default_factory=dict)
+    known: list[Known] = field(default_factory=list)
     block: int | None = None
     started: float = field(default_factory=time.monotonic)
 
@@ -180,14 +181,14 @@ class TargetRun:
                 )
             )
         )
-        earlier = self._take_known()
+        self._take_known()
         for candidate in self.journal.candidates(job, name):
             self.candidates[candidate.id] = candidate
             self.state.restore(Proposed(candidate.task, (candidate.id,)))
         for candidate_id, latency, truncated in self.journal.outcomes(job, name):
             self.state.restore(Screened(candidate_id, latency))
             self._note_result(candidate_id, latency, truncated)
-        for one in earlier:
+        for one in self.known:
             self.state.restore(Screened(one.candidate.id, one.latency_s))
             self._note_result(one.candidate.id, one.latency_s, one.truncated)
         if self._had_reached(Phase.RACE):
@@ -199,12 +200,12 @@ class TargetRun:
                 instructions = self.state.handle(done) or instructions
         return instructions
 
-    def _take_known(self) -> list[Known]:
+    def _take_known(self) -> None:
         """Results of earlier jobs, as if they were this one's: they count as trials, unless the job
         is to tune again, and whoever races is measured anew."""
-        found = known(self.journal, self.job, self.target)
+        self.known = found = known(self.journal, self.job, self.target)
         if not found:
-            return []
+            return
         self.journal.add_candidates(self.job.id, self.target.name, [k.candidate for k in found])
         if self.job.options.get("retune"):
             more = self.limits.trials + len(found)
@@ -215,7 +216,6 @@ class TargetRun:
             f"{self.target.name}: {len(found)} results for {kernels} kernels are known "
             "from earlier jobs"
         )
-        return found
 
     def _had_reached(self, phase: Phase) -> bool:
         return any(
@@ -360,7 +360,7 @@ class TargetRun:
             Result(self.candidates[candidate], latency)
             for candidate, latency, _ in self.journal.outcomes(self.job.id, self.target.name)
             if not self.candidates[candidate].untuned
-        ] + [Result(k.candidate, k.latency_s) for k in known(self.journal, self.job, self.target)]
+        ] + [Result(k.candidate, k.latency_s) for k in self.known]
 
     def _record(self, instruction: Instruction, answer: Any) -> Iterable[Event]:
         """First the journal, then the event."""
@@ -448,38 +448,16 @@ class TargetRun:
     # ------------------------------------------------------------------ report
 
     def _report(self) -> None:
-        tasks = self.state.tasks.values()
-        known = [p for p in tasks if p.latency_s is not None]
-        complete = known and len(known) == len(self.state.tasks)
-        elapsed = time.monotonic() - self.started
         self.reporter.update(
-            Snapshot(
+            tuning_snapshot(
+                self.state,
                 job=self.job.id,
                 target=self.target.name,
-                phase=self.state.phase.value,
-                kernels=len(self.state.tasks),
-                proposed=len(self.state.owner) - len(self.state.baselines),
                 built=len(self.libraries),
-                measured=self.state.measured,
-                failed=self.state.failed,
-                trials=self.limits.trials,
-                untuned_s=sum(p.weight * (p.baseline_s or 0) for p in tasks) if complete else None,
-                best_s=sum(p.weight * (p.latency_s or 0) for p in tasks) if complete else None,
-                elapsed_s=elapsed,
-                left_s=self._left_s(),
+                elapsed_s=time.monotonic() - self.started,
+                budget_left_s=None if (u := self._tune_until()) is None else u - time.monotonic(),
             )
         )
-
-    def _left_s(self) -> float | None:
-        """A guess, for tuning alone: by trials or by the budget, whichever ends first."""
-        if self.state.phase is not Phase.TUNE or not self.state.measured:
-            return None
-        pace = (time.monotonic() - self.started) / self.state.measured
-        by_trials = pace * (self.limits.trials - self.state.measured)
-        until = self._tune_until()
-        if until is None:
-            return by_trials
-        return min(by_trials, max(0.0, until - time.monotonic()))
 
     def _tune_until(self) -> float | None:
         """`time.monotonic()` at which tuning must stop for the deadline to be kept."""

@@ -24,7 +24,7 @@ from typing import Any
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
 from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal, Value
-from tunefarm.search.spaces.features import features_of_family
+from tunefarm.search.spaces.family import realised
 from tunefarm.search.spaces.form import Reduction, reduction_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
 from tunefarm.search.spaces.tile import Tile, divisors, longest, tile_counts, tiled_rows
@@ -104,14 +104,13 @@ class RegisterTileSpace:
         tile = self._tile(values)
         if tile is None:
             return None
-        schedule = replay.new_schedule(self._workload, seed=1)
-        try:
-            schedule_tile(schedule, self._form, tile)
-        except Exception:  # TVM raises many types for a primitive that cannot be applied
-            return None
-        replay.mark_complete(schedule, _note(tile))
-        features = features_of_family(self._figures(tile))
-        return Proposal(Point(0, values), replay.trace_json(schedule), features)
+        return realised(
+            self._workload,
+            lambda schedule: schedule_tile(schedule, self._form, tile),
+            Point(0, values),
+            _note(tile),
+            self._figures(tile),
+        )
 
     def _figures(self, tile: Tile) -> list[float]:
         """What the cost model learns from: the workload, the tile, and the hardware model's say."""

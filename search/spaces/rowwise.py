@@ -16,7 +16,7 @@ from typing import Any
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
 from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal
-from tunefarm.search.spaces.features import features_of_family
+from tunefarm.search.spaces.family import realised
 from tunefarm.search.spaces.form import Stage, stages_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
 
@@ -118,15 +118,13 @@ class RowwiseSpace:
         (value,) = point.values
         chosen = value if isinstance(value, int) else seed % len(self._strides)
         one = self._strides[chosen]
-        schedule = replay.new_schedule(self._workload, seed=1)
-        try:
-            schedule_rows(schedule, self._form, one)
-        except Exception:  # TVM raises many types for a primitive that cannot be applied
-            return None
-        replay.mark_complete(schedule, _note(one))
-        figures = [log2(self._estimate(one)), log2(self._form.columns), *_coordinates(one)]
-        trace = replay.trace_json(schedule)
-        return Proposal(Point(0, (chosen,)), trace, features_of_family(figures))
+        return realised(
+            self._workload,
+            lambda schedule: schedule_rows(schedule, self._form, one),
+            Point(0, (chosen,)),
+            _note(one),
+            [log2(self._estimate(one)), log2(self._form.columns), *_coordinates(one)],
+        )
 
     def locate(self, trace: str) -> Point | None:
         notes = [_note(one) for one in self._strides]

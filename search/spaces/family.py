@@ -1,0 +1,29 @@
+"""What the families of our own have in common: from a point to a proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tunefarm.search import replay
+from tunefarm.search.space import Point, Proposal
+from tunefarm.search.spaces.features import features_of_family
+
+
+def realised(
+    workload: Any, apply: Callable[[Any], None], point: Point, note: str, figures: Sequence[float]
+) -> Proposal | None:
+    """The proposal of a family's point, None where a primitive refuses it.
+
+    Args:
+        apply: schedules the kernel in the schedule that it is given.
+        note: the point in words, for the trace.
+        figures: what the cost model learns from.
+    """
+    schedule = replay.new_schedule(workload, seed=1)
+    try:
+        apply(schedule)
+    except Exception:  # TVM raises many types for a primitive that cannot be applied
+        return None
+    replay.mark_complete(schedule, note)
+    return Proposal(point, replay.trace_json(schedule), features_of_family(figures))
