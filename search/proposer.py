@@ -130,6 +130,8 @@ class Proposer:
         modelled = [one for one in asked_first if one.modelled]
         rest = [one for one in pool if not one.modelled]
         count -= len(modelled)
+        if not count or not rest:
+            return modelled
         scores = self._ranker.score(np.stack([one.proposal.features for one in rest]))
         order = [rest[i] for i in np.argsort(-scores, kind="stable")]
         explore = sum(self._rng.random() < self.EXPLORE for _ in range(count))

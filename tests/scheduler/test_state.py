@@ -248,3 +248,18 @@ TestOrders.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+def test_the_first_turns_are_short() -> None:
+    """One candidate, then half a batch, then whole ones."""
+    world = World(Limits(trials=60, builders=1, batch=16), 1, 0)
+    turns, size = [], 0
+    while world.state.phase in (Phase.BASELINE, Phase.TUNE):
+        before = world.state.turn
+        if isinstance(world.open[0], Screen) and world.state.phase is Phase.TUNE:
+            size += 1
+        world.answer(0)
+        if before is not world.state.turn and size:
+            turns.append(size)
+            size = 0
+    assert turns[:3] == [1, 8, 16]

@@ -112,3 +112,11 @@ def test_points_that_cannot_be_built_are_not_asked_for_again() -> None:
         assert made
         one.observe([Result(c, 1e-3) for c in made])
     assert len(set(space.asked)) == len(space.asked)
+
+
+def test_a_strategy_may_suggest_more_than_it_was_asked_for() -> None:
+    space = ModelledSpace()
+    one = proposer("guided", space=space)
+    suggest = one._strategy.suggest
+    one._strategy.suggest = lambda count, flying: suggest(count + 3, flying)  # type: ignore[method-assign]
+    assert len(one.propose(4, [])) == 4
