@@ -1,13 +1,14 @@
 """tunefarm against the reference tuner, kernel by kernel.
 
-    python benchmarks/compare.py RESULTS.json [--seeds 3] [--trials 64] [--kernels A,B] [--table]
+    python benchmarks/compare.py RESULTS.json [--seeds 3] [--trials 64] [--kernels A,B]
+                                 [--tuners A,B] [--table]
 
 The reference is TVM's own MetaSchedule: same compiler, machine, target, threads, trials and seeds;
 each run in a process of its own, one after another. A run that is in RESULTS.json already is not
 done again, so an interrupted comparison goes on where it stood. `--table` only prints the tables.
 
-After the tuning, every tuner's best schedule of every seed is built anew and timed by one harness,
-interleaved in three fresh processes, with ONNX Runtime in turns beside them.
+Where both tuners have run, every tuner's best schedule of every seed is built anew and timed by one
+harness, interleaved in three fresh processes, with ONNX Runtime in turns beside them.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--kernels", default=",".join(kernel.name for kernel in KERNELS))
+    parser.add_argument("--tuners", default=",".join(TUNERS))
     parser.add_argument("--warm-seeds", type=int, default=1, help="Seeds of metaschedule-warm.")
     parser.add_argument("--table", action="store_true")
     a = parser.parse_args()
@@ -56,8 +58,11 @@ def main() -> None:
     if not a.table:
         chosen = [kernel for kernel in KERNELS if kernel.name in a.kernels.split(",")]
         (device,) = probe()
+        seeds = {tuner: a.seeds for tuner in a.tuners.split(",")}
+        if "metaschedule-warm" in seeds:
+            seeds["metaschedule-warm"] = a.warm_seeds
         with tempfile.TemporaryDirectory() as directory:
-            compare(store, chosen, device, a.seeds, a.warm_seeds, a.trials, Path(directory))
+            compare(store, chosen, device, seeds, a.trials, Path(directory))
     print(tables(store.data))
 
 
@@ -88,27 +93,29 @@ def compare(
     store: Store,
     kernels: list[Kernel],
     device: Device,
-    seeds: int,
-    warm_seeds: int,
+    seeds: dict[str, int],
     trials: int,
     directory: Path,
 ) -> None:
+    """Run each tuner with its number of seeds, and time what they found."""
     machine = {"cpu": cpu_model(), "cores": usable_cores(), **conditions()}
     store.put("machine", value={**machine, "toolchain": dict(device.toolchain)})
     (directory / "device.json").write_text(json.dumps(device.to_dict()))
     programs = {k.name: imported(k, directory / k.name, device.target) for k in kernels}
     roofs(store, programs)
-    for seed in range(seeds):
+    for seed in range(max(seeds.values())):
         for kernel in kernels:
             program, task = programs[kernel.name]
-            tuners = [t for t in TUNERS if t != "metaschedule-warm" or seed < warm_seeds]
+            tuners = [tuner for tuner, count in seeds.items() if seed < count]
             random.Random(f"{kernel.name} {seed}").shuffle(tuners)
             for tuner in tuners:
                 if not store.has("runs", kernel.name, tuner, str(seed)):
                     run = tune(tuner, program, task, directory / "device.json", trials, seed)
                     store.put("runs", kernel.name, tuner, str(seed), value=run)
                     log(f"{kernel.name} {tuner} seed {seed}: {summary(run, task)}")
-            final(store, kernel, program, task, device, directory / f"final-{seed}")
+    for kernel in kernels:
+        if {"tunefarm", "metaschedule"} <= set(store.data["runs"][kernel.name]):
+            final(store, kernel, *programs[kernel.name], device, directory / kernel.name)
 
 
 def log(text: str) -> None:
