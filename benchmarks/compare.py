@@ -58,7 +58,7 @@ def main() -> None:
     if not a.table:
         chosen = [kernel for kernel in KERNELS if kernel.name in a.kernels.split(",")]
         (device,) = probe()
-        seeds = {tuner: a.seeds for tuner in a.tuners.split(",")}
+        seeds = dict.fromkeys(a.tuners.split(","), a.seeds)
         if "metaschedule-warm" in seeds:
             seeds["metaschedule-warm"] = a.warm_seeds
         with tempfile.TemporaryDirectory() as directory:
