@@ -13,6 +13,7 @@ from tunefarm.scheduler.progress import Snapshot
 _LINE_EVERY_S = 5.0
 _PHASES = {
     "import": "importing the model",
+    "roof": "measuring what this machine can do",
     "baseline": "measuring untuned kernels",
     "tune": "tuning",
     "race": "racing the best candidates",
@@ -21,6 +22,7 @@ _PHASES = {
     "compare": "tuned against untuned model",
     "package": "checking parity, packaging",
     "track": "writing MLflow",
+    "learn": "training the cost model",
 }
 
 

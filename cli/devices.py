@@ -10,6 +10,7 @@ from tunefarm.cli.common import json_option, show_json
 
 if TYPE_CHECKING:
     from tunefarm.devices.device import Device
+    from tunefarm.home import Home
 
 
 @click.group("devices")
@@ -26,21 +27,32 @@ def list_(as_json: bool) -> None:
 
     home = Home.from_environment().prepare()
     local_devices(home)
-    _show(registered(home), as_json)
+    _show(home, registered(home), as_json)
 
 
 @command.command("probe")
 @json_option
 def probe(as_json: bool) -> None:
-    """Look at this machine again, and register what it has."""
+    """Look at this machine again, register what it has, and measure what that can do."""
+    from tunefarm.devices.lock import DeviceLock
     from tunefarm.devices.registry import probe_and_register
     from tunefarm.home import Home
+    from tunefarm.measure.roofline import measure_roof
 
-    _show(probe_and_register(Home.from_environment().prepare()), as_json)
+    home = Home.from_environment().prepare()
+    devices = probe_and_register(home)
+    for device in devices:
+        lock = DeviceLock(device)
+        if lock.acquire({"job": "devices probe"}):  # while a job measures, nothing else does
+            try:
+                measure_roof(home, device)
+            finally:
+                lock.release()
+    _show(home, devices, as_json)
 
 
-def _show(devices: tuple[Device, ...], as_json: bool) -> None:
-    rows = [_row(device) for device in devices]
+def _show(home: Home, devices: tuple[Device, ...], as_json: bool) -> None:
+    rows = [_row(home, device) for device in devices]
     if as_json:
         show_json({"devices": rows})
         return
@@ -48,22 +60,27 @@ def _show(devices: tuple[Device, ...], as_json: bool) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for name in ("device", "target", "what", "memory", "now"):
+    for name in ("device", "target", "what", "memory", "at best", "now"):
         table.add_column(name)
     for row, device in zip(rows, devices, strict=True):
         busy = f"busy: {row['busy']['job']}" if row["busy"] else "idle"
         memory = f"{device.memory_bytes / 2**30:.0f} GiB"
-        table.add_row(device.id, device.target.text, device.sku, memory, busy)
+        roof = row["roof"]
+        best = f"{roof['flops'] / 1e9:.0f} GFLOP/s" if roof else "-"
+        table.add_row(device.id, device.target.text, device.sku, memory, best, busy)
     Console(highlight=False).print(table)
 
 
-def _row(device: Device) -> dict[str, Any]:
+def _row(home: Home, device: Device) -> dict[str, Any]:
     from tunefarm.devices.lock import DeviceLock
+    from tunefarm.measure.roofline import known_roof
 
+    roof = known_roof(home, device)
     lock = DeviceLock(device)
     holder: dict[str, Any] | None = None
     if lock.acquire({"job": "devices list"}):
         lock.release()
     else:
         holder = lock.holder()
-    return {**device.to_dict(), "busy": holder}
+    known = roof.to_dict() if roof is not None else None
+    return {**device.to_dict(), "roof": known, "busy": holder}

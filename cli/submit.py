@@ -49,6 +49,11 @@ DEFAULT_BUDGET_S = 600.0
     is_flag=True,
     help="Search kernels again that earlier jobs have searched; else their results count.",
 )
+@click.option(
+    "--no-transfer",
+    is_flag=True,
+    help="Do not start from the cost model that earlier jobs have trained.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
 @click.option(
     "--no-device",
@@ -69,6 +74,7 @@ def command(
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     strategy: str,
     retune: bool,
+    no_transfer: bool,
     seed: int,
     no_device: str,
     tracking_uri: str | None,
@@ -102,6 +108,7 @@ def command(
             "shapes": [[key, list(dims)] for key, dims in shapes],
             "strategy": strategy,
             "retune": retune,
+            "transfer": not no_transfer,
             "seed": seed,
             "skipped": skipped,
             "tracking_uri": tracking_uri or home.mlflow_uri,

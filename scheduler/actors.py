@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from tunefarm.costmodel.ranker import Ranker
+from tunefarm.costmodel.transfer import load_transfer
 from tunefarm.devices import cpu
 from tunefarm.devices.target import Target
 from tunefarm.errors import StoreError
@@ -29,7 +30,7 @@ from tunefarm.measure.runner import (
 )
 from tunefarm.search.candidate import Candidate
 from tunefarm.search.plugins import load_plugins
-from tunefarm.search.proposer import Proposer, Result
+from tunefarm.search.proposer import Proposer, Result, Taught
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class SearchPlan:
     toolchain: str
     strategy: str
     seed: int
+    transfer: Path | None = None
+    """The cost model to start from."""
 
 
 class SearchWorker:
@@ -49,7 +52,9 @@ class SearchWorker:
     def __init__(self, plan: SearchPlan) -> None:
         load_plugins()
         self._plan = plan
-        self._ranker = Ranker(seed=plan.seed)
+        self._transfer = load_transfer(plan.transfer) if plan.transfer else None
+        prior = self._transfer.ranking if self._transfer else None
+        self._ranker = Ranker(seed=plan.seed, prior=prior)
         self._proposers: dict[str, Proposer] = {}
         self._earlier: dict[str, list[Candidate]] = defaultdict(list)
 
@@ -64,9 +69,17 @@ class SearchWorker:
         self, task: str, count: int, in_flight: Collection[str], news: Collection[Result]
     ) -> tuple[Candidate, ...]:
         """Candidates for `task`, after learning from the results since the last call."""
+        self._observe(news)
+        return self._proposer(task).propose(count, in_flight)
+
+    def taught(self, news: Collection[Result]) -> list[Taught]:
+        """What a cost model can learn from this search's candidates."""
+        self._observe(news)
+        return [one for proposer in self._proposers.values() for one in proposer.taught()]
+
+    def _observe(self, news: Collection[Result]) -> None:
         for name in {r.candidate.task for r in news}:
             self._proposer(name).observe([r for r in news if r.candidate.task == name])
-        return self._proposer(task).propose(count, in_flight)
 
     def _proposer(self, task: str) -> Proposer:
         if task not in self._proposers:
@@ -79,7 +92,7 @@ class SearchWorker:
                 task,
                 plan.target,
                 plan.toolchain,
-                design_space(workload, plan.target),
+                design_space(workload, plan.target, self._transfer),
                 plan.strategy,
                 self._ranker,
                 # Every kernel draws its own numbers, the same ones whenever it is searched.

@@ -18,6 +18,7 @@ class Progress:
         best: (results so far, best latency in seconds) at each improvement.
         results: candidates measured or failed.
         pending: candidates proposed, built or being measured.
+        floor_s: the least time that the hardware allows, 0 where it is not known.
     """
 
     task: str
@@ -27,6 +28,7 @@ class Progress:
     results: int = 0
     pending: int = 0
     closed: bool = False
+    floor_s: float = 0.0
 
     @property
     def latency_s(self) -> float | None:
@@ -51,10 +53,27 @@ def plateaued(progress: Progress, *, patience: int, gain: float = 0.01) -> bool:
     return bool(before) and progress.best[-1][1] > (1 - gain) * before[-1]
 
 
+def at_the_roof(progress: Progress, *, near: float = 0.05) -> bool:
+    """True when the best schedule takes hardly longer than the hardware allows.
+
+    A kernel that is faster than its roof has shown that the roof was measured too low: it says
+    nothing then.
+    """
+    latency, floor = progress.latency_s, progress.floor_s
+    return latency is not None and floor * (1 - near) <= latency <= floor * (1 + near)
+
+
+def headroom(progress: Progress) -> float:
+    """Seconds of a call that any schedule could still save."""
+    latency = progress.latency_s or 0.0
+    floor = progress.floor_s if progress.floor_s < latency else 0.0
+    return latency - floor
+
+
 def expected_gain(progress: Progress) -> float:
     """Seconds of a whole inference that one more candidate of this kernel may save.
 
-    Half is what the latest half of its candidates brought on average, half is optimism: latency
+    Half is what the latest half of its candidates brought on average, half is optimism: headroom
     over candidates tried. After Ansor's task scheduler (Zheng et al., OSDI 2020, section 6.2).
     """
     latency = progress.latency_s
@@ -64,7 +83,8 @@ def expected_gain(progress: Progress) -> float:
     half = progress.results // 2
     earlier = [s for at, s in progress.best if at <= half] or [progress.baseline_s or latency]
     slope = (earlier[-1] - latency) / max(1, progress.results - half) if progress.results else 0.0
-    return progress.weight * (0.5 * max(0.0, slope) + 0.5 * latency / max(1, tried))
+    hope = headroom(progress)
+    return progress.weight * (0.5 * min(hope, max(0.0, slope)) + 0.5 * hope / max(1, tried))
 
 
 def allocate(

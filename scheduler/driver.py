@@ -14,15 +14,17 @@ import ray
 
 from tunefarm.devices.lock import DeviceLock
 from tunefarm.devices.registry import local_devices
+from tunefarm.devices.roof import Roof
 from tunefarm.errors import Interrupted, JobError, JobFailed, NoDevice, TunefarmError
 from tunefarm.frontend.importer import Importing, ImportRequest, import_model
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.roofline import known_roof, measure_roof
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.journal import Job, JobTarget, Journal
-from tunefarm.scheduler import actors
+from tunefarm.scheduler import actors, learning
 from tunefarm.scheduler.progress import Reporter, Snapshot
 from tunefarm.scheduler.state import Limits
 from tunefarm.scheduler.target_run import TargetRun
@@ -162,7 +164,11 @@ class _Driver:
             done[target.name] = self._run_target(target, program, len(targets) - index)
         self.journal.add_event(self.job.id, "succeeded")
         self._show("track")
-        return JobResult(self.job.id, "succeeded", done, self._finish_tracking())
+        tracking = self._finish_tracking()
+        self._show("learn")
+        if note := learning.learn(self.home):
+            self.reporter.line(note)
+        return JobResult(self.job.id, "succeeded", done, tracking)
 
     def _take_devices(self, targets: list[JobTarget]) -> None:
         """One job at a time per device; who waits is told for whom."""
@@ -212,6 +218,9 @@ class _Driver:
                 protocol.model_processes,
             ),
         )
+        transfer, note = learning.begin(self.home, self.job)
+        if note:
+            self.reporter.line(f"{target.name}: {note}")
         deadline = None
         if self.options["budget_s"]:
             spent = self.spent_s + time.monotonic() - self.started
@@ -230,12 +239,27 @@ class _Driver:
             self.check,
             self.sync,
             self.quiet,
+            transfer,
+            self._roof(target),
         )
         try:
             return run.run()
         finally:
             for actor in (run.search, run.device, *run.builders):
                 ray.kill(actor)
+
+    def _roof(self, target: JobTarget) -> Roof | None:
+        """Of this machine; measured once, by the first job on it."""
+        roof = known_roof(self.home, target.device)
+        if roof is None:
+            self._show("roof")
+            try:
+                roof = measure_roof(self.home, target.device)
+            except JobError as error:  # without it kernels stop later
+                self.reporter.line(f"{target.name}: {error.message}")
+                return None
+            self.reporter.line(f"{target.name}: {roof.words()}")
+        return roof
 
     def check(self) -> None:
         """Between events: has somebody asked to stop?"""

@@ -17,7 +17,9 @@ from statistics import median
 from typing import Any
 
 from tunefarm.costmodel.ranker import Ranker
+from tunefarm.costmodel.transfer import Transfer
 from tunefarm.devices.device import Device
+from tunefarm.devices.roof import Roof
 from tunefarm.errors import Failure
 from tunefarm.frontend.program import TuningTask
 from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest, Library
@@ -41,7 +43,7 @@ from tunefarm.scheduler.state import (
     Task,
 )
 from tunefarm.search.candidate import Candidate, baseline
-from tunefarm.search.proposer import Proposer, Result
+from tunefarm.search.proposer import Proposer, Result, Taught
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,19 @@ class Trial:
     elapsed_s: float
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """What a tuning found.
+
+    Attributes:
+        trials: every result in order; the untuned schedule of each kernel comes first.
+        taught: what a cost model can learn from.
+    """
+
+    trials: tuple[Trial, ...]
+    taught: tuple[Taught, ...]
+
+
 @dataclass
 class LocalTuner:
     """Tunes kernels on this machine.
@@ -73,6 +88,8 @@ class LocalTuner:
         directory: for libraries and references.
         limits: trials over all kernels, and pacing; `processes` is not used.
         budget_s: seconds after which nothing new begins.
+        transfer: what earlier jobs have taught, to start from.
+        roof: of the device; kernels that have reached it are left alone.
         report: hears of every result.
     """
 
@@ -85,10 +102,12 @@ class LocalTuner:
     seed: int = 0
     protocol: Protocol = field(default_factory=Protocol)
     budget_s: float | None = None
+    transfer: Transfer | None = None
+    roof: Roof | None = None
     report: Callable[[Trial], None] = lambda trial: None
 
-    def run(self) -> tuple[Trial, ...]:
-        """Every result in order; the untuned schedule of each kernel comes first."""
+    def run(self) -> Tuning:
+        """Tune until the trials or the time are spent."""
         started = time.monotonic()
         builders = [Builder(self.protocol.compile_limit_s) for _ in range(self.limits.builders)]
         runner = Runner(self.device.cores, self.protocol.memory_bytes)
@@ -125,13 +144,14 @@ class _Run:
         self._candidates: dict[str, Candidate] = {}
         self._libraries: dict[str, Library] = {}
         self._busy: dict[Future[Any], tuple[Instruction, Builder | None]] = {}
-        self._ranker = Ranker(seed=tuner.seed)
+        prior = tuner.transfer.ranking if tuner.transfer else None
+        self._ranker = Ranker(seed=tuner.seed, prior=prior)
         self._searching = threading.Lock()
         self._proposers: dict[str, Proposer] = {}
         self._news: list[Result] = []
         self._trials: list[Trial] = []
 
-    def loop(self) -> tuple[Trial, ...]:
+    def loop(self) -> Tuning:
         todo = self._state.handle(self._imported())
         for task in self._tuner.tasks:  # the compiler's import is most of what a start takes
             self._pool.submit(self._propose, task, 0, (), ())
@@ -146,7 +166,11 @@ class _Run:
                 events.append(BudgetSpent())
             for event in events:
                 todo += self._state.handle(event)
-        return tuple(self._trials)
+        with self._searching:
+            for proposer in self._proposers.values():
+                proposer.observe(self._news)
+            taught = [one for proposer in self._proposers.values() for one in proposer.taught()]
+        return Tuning(tuple(self._trials), tuple(taught))
 
     def _imported(self) -> Imported:
         target, toolchain = self._tuner.device.target, self._tuner.toolchain
@@ -154,7 +178,9 @@ class _Run:
         for name, (task, _) in self._tuner.tasks.items():
             untuned = baseline(name, target.text, toolchain)
             self._candidates[untuned.id] = untuned
-            tasks.append(Task(name, task.weight, untuned.id))
+            roof = self._tuner.roof
+            floor_s = roof.floor_s(task.flops, task.bytes) if roof is not None else 0.0
+            tasks.append(Task(name, task.weight, untuned.id, floor_s))
         return Imported(tuple(tasks))
 
     # ------------------------------------------------------------ instructions
@@ -196,7 +222,9 @@ class _Run:
                 task,
                 tuner.device.target,
                 tuner.toolchain,
-                design_space(load_workload(tuner.tasks[task][1]), tuner.device.target),
+                design_space(
+                    load_workload(tuner.tasks[task][1]), tuner.device.target, tuner.transfer
+                ),
                 tuner.strategy,
                 self._ranker,
                 seed=tuner.seed,

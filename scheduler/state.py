@@ -17,7 +17,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
-from tunefarm.scheduler.budget import Progress, allocate, plateaued
+from tunefarm.scheduler.budget import Progress, allocate, at_the_roof, plateaued
 
 
 class Phase(enum.StrEnum):
@@ -42,11 +42,13 @@ class Turn(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Task:
-    """A kernel to tune; `baseline` is the id of its untuned candidate."""
+    """A kernel to tune; `baseline` is the id of its untuned candidate, `floor_s` the seconds that
+    the hardware needs for it at the very least (0 where that is not known)."""
 
     id: str
     weight: int
     baseline: str
+    floor_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ class TargetState:
         if self.phase is not Phase.IMPORT:
             return
         for task in tasks:
-            self.tasks[task.id] = Progress(task.id, task.weight)
+            self.tasks[task.id] = Progress(task.id, task.weight, floor_s=task.floor_s)
             self.baselines[task.baseline] = task.id
             self.owner[task.baseline] = task.id
             self.to_build.append(task.baseline)
@@ -285,8 +287,11 @@ class TargetState:
         progress.record(latency_s)
         self.measured += latency_s is not None
         self.failed += latency_s is None
-        if plateaued(progress, patience=self.limits.patience):
+        if plateaued(progress, patience=self.limits.patience) or self._at_the_roof(progress):
             progress.closed = True
+
+    def _at_the_roof(self, progress: Progress) -> bool:
+        return progress.results >= self._warm_up() and at_the_roof(progress)
 
     def _stop_tuning(self) -> None:
         """Also before every baseline is known: kernels without one stay untuned."""

@@ -12,12 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
 
+from tunefarm.devices.roof import Roof
 from tunefarm.errors import Failure, FailureKind, JobFailed, TunefarmError
-from tunefarm.frontend.program import Program
+from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.build import BuildOutcome, BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
@@ -26,7 +28,7 @@ from tunefarm.measure.runner import RaceRequest, ScreenRequest
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
 from tunefarm.results.known import Known, known
-from tunefarm.scheduler import actors
+from tunefarm.scheduler import actors, learning
 from tunefarm.scheduler.budget import closing_s
 from tunefarm.scheduler.finals import Finals, process_measurements
 from tunefarm.scheduler.progress import Reporter, tuning_snapshot
@@ -56,6 +58,7 @@ from tunefarm.search.proposer import Result
 
 _LOST_LIMIT = 3
 _SYNC_EVERY_S = 20.0
+_LESSONS_LIMIT_S = 60.0
 
 
 @dataclass
@@ -67,6 +70,8 @@ class TargetRun:
             when what follows it will take the rest; at least half of the time is for tuning.
         check: called between events; raises to end the run.
         sync: asks the tracker to catch up; quiet: waits until it has.
+        transfer: the cost model to start from.
+        roof: of the device, where it is known.
     """
 
     home: Home
@@ -81,6 +86,8 @@ class TargetRun:
     check: Callable[[], None]
     sync: Callable[[], None]
     quiet: Callable[[], None]
+    transfer: Path | None = None
+    roof: Roof | None = None
     candidates: dict[str, Candidate] = field(default_factory=dict)
     libraries: dict[str, Library] = field(default_factory=dict)
     screened: dict[str, float] = field(default_factory=dict)
@@ -101,6 +108,7 @@ class TargetRun:
             self.target.toolchain,
             self.job.options["strategy"],
             self.job.options["seed"],
+            self.transfer,
         )
         self.builders = [
             actors.spawn(actors.BuildWorker, self.protocol.compile_limit_s)
@@ -149,7 +157,16 @@ class TargetRun:
                 if self.state.phase is not before:
                     self._phase_changed()
             self._report()
+        self._leave_lessons()
         return self.finals.packaged()
+
+    def _leave_lessons(self) -> None:
+        """For later jobs; that they cannot be had is no reason to lose this one."""
+        try:
+            taught = ray.get(self.search.taught.remote(self.news), timeout=_LESSONS_LIMIT_S)
+            learning.leave(self.home, self.journal, self.job, self.target, taught)
+        except (ray.exceptions.RayError, TimeoutError, OSError) as error:
+            self.reporter.line(f"{self.target.name}: nothing is left to learn from: {error}")
 
     def _start_search(self) -> None:
         """A new search worker, told of every candidate; with its first task, of every result."""
@@ -176,7 +193,7 @@ class TargetRun:
         self.state.restore(
             Imported(
                 tuple(
-                    Task(t.id, t.weight, b.id)
+                    Task(t.id, t.weight, b.id, self._floor_s(t))
                     for t, b in zip(self.program.tasks, baselines, strict=True)
                 )
             )
@@ -199,6 +216,9 @@ class TargetRun:
                 done = ProcessDone(Phase(row["phase"]), row["process"])
                 instructions = self.state.handle(done) or instructions
         return instructions
+
+    def _floor_s(self, task: TuningTask) -> float:
+        return self.roof.floor_s(task.flops, task.bytes) if self.roof is not None else 0.0
 
     def _take_known(self) -> None:
         """Results of earlier jobs, as if they were this one's: they count as trials, unless the job

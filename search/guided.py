@@ -24,6 +24,9 @@ class Guided:
     own best, and later ones are near the best that was measured, or where nobody has been. Of a
     space without a model it draws at random.
 
+    Where earlier jobs have corrected the model (`Modelled.learnt_s`), the corrected one is believed
+    until this kernel's own results lie further from it than from the plain one.
+
     Source: GP-LCB, after Srinivas et al., Gaussian Process Optimization in the Bandit Setting,
     ICML 2010.
     """
@@ -37,14 +40,17 @@ class Guided:
     FAILED = 1.0
     """A failure counts as this much slower than the model, in logarithms."""
     WINDOW = 256
+    JUDGED = 6
+    """Results before a corrected model may lose its place to the plain one."""
 
     def __init__(self, space: Space, seed: int) -> None:
         self._sketches = space.sketches
         self._rng = random.Random(seed)
-        modelled = sorted(space.modelled(), key=lambda one: one.seconds)
+        modelled = sorted(space.modelled(), key=lambda one: one.learnt_s or one.seconds)
         self._points = [one.point for one in modelled]
         self._index = {point: i for i, point in enumerate(self._points)}
-        self._prior = np.array([math.log(one.seconds) for one in modelled])
+        self._plain = np.array([math.log(one.seconds) for one in modelled])
+        self._learnt = np.array([math.log(one.learnt_s or one.seconds) for one in modelled])
         width = max((len(one.coordinates) for one in modelled), default=0)
         self._place = np.zeros((len(modelled), width + 1))
         for row, one in zip(self._place, modelled, strict=True):
@@ -85,16 +91,13 @@ class Guided:
         """Lower confidence bound of each point's log seconds, and its standard deviation."""
         spread = np.full(len(self._points), self.SPREAD)
         if not self._seen:
-            return self._prior.copy(), spread
+            return self._learnt.copy(), spread
         seen = list(self._seen.items())[-self.WINDOW :]
         where = np.array([index for index, _ in seen])
-        excess = np.array(
-            [
-                math.log(seconds) - self._prior[index] if seconds else math.inf
-                for index, seconds in seen
-            ]
-        )
-        sound = np.isfinite(excess)
+        measured = np.array([math.log(seconds) if seconds else math.inf for _, seconds in seen])
+        sound = np.isfinite(measured)
+        prior = self._believed(where[sound], measured[sound])
+        excess = measured - prior[where]
         # The model's unit is its own: only differences from its usual error count.
         usual = float(np.median(excess[sound])) if sound.any() else 0.0
         excess = np.where(sound, excess - usual, self.FAILED)
@@ -104,8 +107,15 @@ class Guided:
         mean = across @ solved[:, 0]
         variance = self.SPREAD**2 - np.einsum("ij,ji->i", across, solved[:, 1:])
         spread = np.sqrt(np.maximum(variance, 0.0))
-        bound: Vector = self._prior + mean - self.BOLDNESS * spread
+        bound: Vector = prior + mean - self.BOLDNESS * spread
         return bound, spread
+
+    def _believed(self, where: NDArray[np.int64], measured: Vector) -> Vector:
+        """The prior that these results, log seconds, lie nearer to (their offset aside)."""
+        if len(where) < self.JUDGED:
+            return self._learnt
+        plain, learnt = (np.std(measured - prior[where]) for prior in (self._plain, self._learnt))
+        return self._plain if plain < learnt else self._learnt
 
     def _covariance(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Vector:
         apart = self._place[rows][:, None, :] - self._place[columns][None, :, :]

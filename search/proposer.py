@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tunefarm.costmodel.lessons import SKETCH
 from tunefarm.costmodel.ranker import Ranker
 from tunefarm.devices.target import Target
 from tunefarm.search.candidate import Candidate
@@ -24,13 +26,28 @@ class Result:
 
 
 @dataclass(frozen=True, eq=False)
+class Taught:
+    """What a cost model can learn from a candidate, besides its time; see `Lesson`."""
+
+    candidate: str
+    family: str
+    features: NDArray[np.float64]
+    expected_s: float | None
+
+
+@dataclass(frozen=True, eq=False)
 class _Known:
-    """A candidate, what the space made of it, and the point that the strategy asked for."""
+    """A candidate, what the space made of it, the point that the strategy asked for, and the
+    seconds that the hardware model expected, where it had an opinion."""
 
     candidate: Candidate
     proposal: Proposal
     asked: Point
-    modelled: bool
+    expected_s: float | None
+
+    @property
+    def modelled(self) -> bool:
+        return self.expected_s is not None
 
 
 class Proposer:
@@ -64,7 +81,7 @@ class Proposer:
         self._toolchain = toolchain
         self._space = space
         self._strategy_name = strategy
-        self._modelled = {one.point for one in space.modelled()}
+        self._expected = {one.point: one.seconds for one in space.modelled()}
         self._strategy = make_strategy(strategy, space, seed)
         self._ranker = ranker
         self._rng = random.Random(seed)
@@ -120,7 +137,7 @@ class Proposer:
         candidate = Candidate(
             self._task, self._target.text, self._toolchain, proposal.trace, self._strategy_name
         )
-        return _Known(candidate, proposal, point, point in self._modelled)
+        return _Known(candidate, proposal, point, self._expected.get(point))
 
     def _choose(self, pool: list[_Known], count: int) -> list[_Known]:
         """The first `count` that are modelled or, where those are fewer, the best of the rest."""
@@ -141,6 +158,21 @@ class Proposer:
         # To be suggested again, not made again.
         self._spare.update((one.asked, one) for one in spare if None not in one.asked.values)
         return modelled + best
+
+    def taught(self) -> list[Taught]:
+        """Every candidate that a result was told of, in figures."""
+        found = []
+        for known in (self._known[i] for i in self._known if i in self._told):
+            about = self._space.describe(known.proposal.point) if known.modelled else None
+            found.append(
+                Taught(
+                    known.candidate.id,
+                    about.family if about else SKETCH,
+                    np.array(about.figures) if about else known.proposal.features,
+                    known.expected_s if about else None,
+                )
+            )
+        return found
 
     def observe(self, results: Iterable[Result]) -> None:
         """Learn from results; each counts once, however often it is told."""
@@ -163,7 +195,6 @@ class Proposer:
         point = self._space.locate(candidate.trace)
         proposal = self._space.realise(point, 0) if point is not None else None
         if proposal is not None:
-            self._known[candidate.id] = _Known(
-                candidate, proposal, proposal.point, proposal.point in self._modelled
-            )
+            expected = self._expected.get(proposal.point)
+            self._known[candidate.id] = _Known(candidate, proposal, proposal.point, expected)
             self._asked.add(proposal.point)

@@ -72,11 +72,27 @@ class Modelled:
         seconds: of a call; to order points by.
         coordinates: where the point lies among the others of its sketch: near points, with one
             unit between neighbours, are expected to differ from their model alike.
+        learnt_s: the same as `seconds`, corrected by what earlier jobs measured; None where nobody
+            has learnt anything.
     """
 
     point: Point
     seconds: float
     coordinates: tuple[float, ...]
+    learnt_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Description:
+    """A modelled point in figures that mean the same for every kernel of its family.
+
+    Attributes:
+        family: whose figures they are.
+        figures: of the kernel, the schedule and the hardware; what a cost model learns from.
+    """
+
+    family: str
+    figures: tuple[float, ...]
 
 
 class Space(Protocol):
@@ -94,6 +110,10 @@ class Space(Protocol):
     def modelled(self) -> Sequence[Modelled]:
         """Every point that a model of the hardware has an opinion of, each once, before anything
         is built; empty for a space without such a model."""
+        ...
+
+    def describe(self, point: Point) -> Description | None:
+        """A modelled point in figures; None for any other."""
         ...
 
     def realise(self, point: Point, seed: int) -> Proposal | None:

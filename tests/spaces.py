@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal
+from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal
 
 SKETCHES = (
     (Knob(KnobKind.TILE, 4, 64, 16), Knob(KnobKind.TILE, 2, 55), Knob(KnobKind.CHOICE, 4)),
@@ -23,6 +23,9 @@ class PaperSpace:
 
     def modelled(self) -> Sequence[Modelled]:
         return ()
+
+    def describe(self, point: Point) -> Description | None:
+        return None
 
     def realise(self, point: Point, seed: int) -> Proposal | None:
         flat = [
@@ -51,6 +54,12 @@ class ModelledSpace(PaperSpace):
         return [
             Modelled(Point(0, (x, y)), self._guess(x, y), (float(x), float(y))) for x, y in places
         ]
+
+    def describe(self, point: Point) -> Description | None:
+        if point.sketch:
+            return None
+        x, y = (int(v) for v in point.values if isinstance(v, int))
+        return Description("paper", (math.log(self._guess(x, y)), float(x), float(y)))
 
     def _guess(self, x: int, y: int) -> float:
         return 1e-3 * (1 + 0.05 * abs(x - 3) + 0.05 * abs(y - 9))

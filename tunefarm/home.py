@@ -3,8 +3,10 @@
 journal.db            the durable record (SQLite)
 mlflow.db, mlruns/    MLflow's embedded store and its files
 devices/              one JSON file per registered device
-models/               models by digest, so that a job outlives the file it was given
-jobs/<job>/           program/, candidates/, reference/, model/, report.html, job.log
+roofs/                what each kind of device can do at best
+costmodel.json        what earlier jobs teach later ones
+jobs/<job>/           report.html, job.log, costmodel.json (as it was when the job began), and for
+                      each target program/, candidates/, reference/, model/, lessons.parquet
 artifacts/            packed artifacts, <name>-<target>-<digest>.tfa
 """
 
@@ -60,8 +62,16 @@ class Home:
         return self.root / "mlruns"
 
     @property
+    def costmodel(self) -> Path:
+        return self.root / "costmodel.json"
+
+    @property
     def devices(self) -> Path:
         return self.root / "devices"
+
+    @property
+    def roofs(self) -> Path:
+        return self.root / "roofs"
 
     @property
     def jobs(self) -> Path:

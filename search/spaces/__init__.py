@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from tunefarm.costmodel.transfer import Transfer
 from tunefarm.devices.target import Target
-from tunefarm.search.space import Knob, Modelled, Point, Proposal, Space
+from tunefarm.search.learnt import LearntSpace
+from tunefarm.search.space import Description, Knob, Modelled, Point, Proposal, Space
 
 SpaceFactory = Callable[[Any, Target], Space | None]
 """(workload, target) -> the family's space of it, or None where the family does not fit"""
@@ -20,8 +23,9 @@ def register_space(name: str, factory: SpaceFactory) -> None:
     _FACTORIES[name] = factory
 
 
-def design_space(workload: Any, target: Target) -> Space:
-    """Every family that fits, and TVM's own sketches, so that no kernel is without a space."""
+def design_space(workload: Any, target: Target, transfer: Transfer | None = None) -> Space:
+    """Every family that fits, and TVM's own sketches, so that no kernel is without a space; its
+    hardware models corrected by `transfer`."""
     from tunefarm.search.spaces.generic import GenericSpace
     from tunefarm.search.spaces.register_tile import register_tile_space
     from tunefarm.search.spaces.rowwise import rowwise_space
@@ -31,7 +35,8 @@ def design_space(workload: Any, target: Target) -> Space:
         space = factory(workload, target)
         if space is not None:
             spaces.append(space)
-    return spaces[0] if len(spaces) == 1 else UnionSpace(spaces)
+    whole = spaces[0] if len(spaces) == 1 else UnionSpace(spaces)
+    return LearntSpace(whole, transfer) if transfer is not None else whole
 
 
 class UnionSpace:
@@ -53,9 +58,13 @@ class UnionSpace:
         for space in self._spaces:
             for one in space.modelled():
                 point = Point(one.point.sketch + first, one.point.values)
-                found.append(Modelled(point, one.seconds, one.coordinates))
+                found.append(replace(one, point=point))
             first += len(space.sketches)
         return tuple(found)
+
+    def describe(self, point: Point) -> Description | None:
+        space, first = self._owner(point.sketch)
+        return space.describe(Point(point.sketch - first, point.values))
 
     def realise(self, point: Point, seed: int) -> Proposal | None:
         space, first = self._owner(point.sketch)

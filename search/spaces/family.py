@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tunefarm.search import replay
-from tunefarm.search.space import Point, Proposal
+from tunefarm.search.space import Description, Point, Proposal
 from tunefarm.search.spaces.features import features_of_family
 
 
 def realised(
-    workload: Any, apply: Callable[[Any], None], point: Point, note: str, figures: Sequence[float]
+    workload: Any, apply: Callable[[Any], None], point: Point, note: str, about: Description
 ) -> Proposal | None:
     """The proposal of a family's point, None where a primitive refuses it.
 
     Args:
         apply: schedules the kernel in the schedule that it is given.
         note: the point in words, for the trace.
-        figures: what the cost model learns from.
+        about: what the cost model learns from.
     """
     schedule = replay.new_schedule(workload, seed=1)
     try:
@@ -26,4 +26,4 @@ def realised(
     except Exception:  # TVM raises many types for a primitive that cannot be applied
         return None
     replay.mark_complete(schedule, note)
-    return Proposal(point, replay.trace_json(schedule), features_of_family(figures))
+    return Proposal(point, replay.trace_json(schedule), features_of_family(about.figures))

@@ -14,7 +14,7 @@ from tunefarm.costmodel.features import summarise
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
 
-OWN = 24
+OWN = 40
 """Places for a family's own figures."""
 STORES = 3 * 164 + 1
 """Length of TVM's features of the stores, summarised."""

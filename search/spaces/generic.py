@@ -54,6 +54,9 @@ class GenericSpace:
     def modelled(self) -> tuple[Modelled, ...]:
         return ()
 
+    def describe(self, point: Point) -> None:
+        return None
+
     def realise(self, point: Point, seed: int) -> Proposal | None:
         schedule = replay.new_schedule(self._workload, seed=seed % (2**31 - 2) + 1)
         values = iter(point.values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log2
 
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
@@ -39,6 +40,11 @@ class Hardware:
     def widths(self) -> tuple[int, ...]:
         """Vector lengths worth trying, widest first: no less than four elements."""
         return tuple(w for w in (self.lanes, self.lanes // 2, self.lanes // 4) if w >= 4)
+
+    def figures(self) -> tuple[float, ...]:
+        """For a cost model that has seen several kinds of processor."""
+        sizes = (self.lanes, self.registers, self.l2, self.cores)
+        return (*map(log2, sizes), self.fma, self.loads)
 
 
 # Common parts of each family. The prior orders points by them, and what is measured decides; only

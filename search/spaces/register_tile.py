@@ -23,12 +23,12 @@ from typing import Any
 
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
-from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal, Value
+from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.family import realised
 from tunefarm.search.spaces.form import Reduction, reduction_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
 from tunefarm.search.spaces.tile import Tile, divisors, longest, tile_counts, tiled_rows
-from tunefarm.search.spaces.tile_estimate import conflicts, estimate, loads_of_step
+from tunefarm.search.spaces.tile_estimate import estimate, tile_figures
 from tunefarm.search.spaces.tile_schedule import schedule_tile
 
 UNROLLED_LIMIT = 64
@@ -109,24 +109,16 @@ class RegisterTileSpace:
             lambda schedule: schedule_tile(schedule, self._form, tile),
             Point(0, values),
             _note(tile),
-            self._figures(tile),
+            self._described(tile),
         )
 
-    def _figures(self, tile: Tile) -> list[float]:
-        """What the cost model learns from: the workload, the tile, and the hardware model's say."""
-        form, machine = self._form, self._hardware
-        rows, columns = tile_counts(form, tile)
-        return [
-            log2(estimate(form, tile, machine)),
-            log2(form.flops),
-            log2(form.depth),
-            log2(rows),
-            log2(columns),
-            float(tile.accumulators),
-            loads_of_step(form, tile, machine) * machine.fma / tile.accumulators,
-            float(conflicts(form, tile)),
-            *_coordinates(tile),
-        ]
+    def describe(self, point: Point) -> Description | None:
+        tile = self._tile(point.values)
+        return self._described(tile) if tile is not None else None
+
+    def _described(self, tile: Tile) -> Description:
+        figures = tile_figures(self._form, tile, self._hardware)
+        return Description("register-tile", (*figures, *_coordinates(tile)))
 
     def locate(self, trace: str) -> Point | None:
         note = replay.completed_by(trace)

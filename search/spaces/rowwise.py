@@ -15,7 +15,7 @@ from typing import Any
 
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
-from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal
+from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal
 from tunefarm.search.spaces.family import realised
 from tunefarm.search.spaces.form import Stage, stages_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
@@ -123,8 +123,25 @@ class RowwiseSpace:
             lambda schedule: schedule_rows(schedule, self._form, one),
             Point(0, (chosen,)),
             _note(one),
-            [log2(self._estimate(one)), log2(self._form.columns), *_coordinates(one)],
+            self._described(one),
         )
+
+    def describe(self, point: Point) -> Description:
+        (value,) = point.values
+        assert isinstance(value, int)
+        return self._described(self._strides[value])
+
+    def _described(self, one: Stride) -> Description:
+        form = self._form
+        figures = (
+            log2(self._estimate(one)),
+            log2(form.columns),
+            log2(form.count),
+            float(len(form.stages)),
+            float(sum(stage.reduces for stage in form.stages)),
+            *self._machine.figures(),
+        )
+        return Description("rowwise", (*figures, *_coordinates(one)))
 
     def locate(self, trace: str) -> Point | None:
         notes = [_note(one) for one in self._strides]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import ceil, prod
+from math import ceil, log2, prod
 
 from tunefarm.search.spaces.form import Reduction
 from tunefarm.search.spaces.hardware import Hardware
@@ -35,6 +35,35 @@ def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
     if tile.pack and not form.vector.free:
         cycles += 0.5 * prod(form.vector.shape) / machine.cores
     return cycles / 3e9
+
+
+def tile_figures(form: Reduction, tile: Tile, machine: Hardware) -> tuple[float, ...]:
+    """What a cost model can tell this model's error by: the kernel, how the tile lies in it, and
+    the machine."""
+    rows, columns = tile_counts(form, tile)
+    other = form.other
+    _, rows_axis = tiled_rows(form)
+    return (
+        log2(estimate(form, tile, machine)),
+        log2(form.flops),
+        log2(form.depth),
+        log2(form.extent(longest(form))),
+        float(sum(form.extent(axis) > 1 for axis in form.reductions)),
+        log2(4 * prod(form.vector.shape)),
+        log2(4 * prod(other.shape)) if other else 0.0,
+        float((other.strides[form.column] or 0) if other else -1),
+        float((other.strides[rows_axis] or 0) if other and rows_axis is not None else -1),
+        float(form.product),
+        float(len(form.before)),
+        float(len(form.after)),
+        log2(rows),
+        log2(columns),
+        float(len(tile.pads(form))),
+        float(tile.accumulators),
+        loads_of_step(form, tile, machine) * machine.fma / tile.accumulators,
+        float(conflicts(form, tile)),
+        *machine.figures(),
+    )
 
 
 def loads_of_step(form: Reduction, tile: Tile, machine: Hardware) -> float:

@@ -106,6 +106,9 @@ class FaultySpace:
     def modelled(self) -> tuple[Modelled, ...]:
         return ()
 
+    def describe(self, point: Point) -> None:
+        return None
+
     def realise(self, point: Point, seed: int) -> Proposal | None:
         kind = list(KINDS)[point.sketch]
         schedule = replay.new_schedule(self._workload, seed=1)

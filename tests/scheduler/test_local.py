@@ -25,7 +25,7 @@ def test_a_matmul_is_tuned_and_its_best_schedule_is_a_register_tile(device, tmp_
     program = import_model(ImportRequest(model, tmp_path / "program", device.target))
     (task,) = program.tasks
     heard: list[Trial] = []
-    trials = LocalTuner(
+    tuning = LocalTuner(
         {task.id: (task, program.workload(task.id))},
         device,
         "test",
@@ -33,7 +33,10 @@ def test_a_matmul_is_tuned_and_its_best_schedule_is_a_register_tile(device, tmp_
         Limits(trials=12),
         report=heard.append,
     ).run()
+    trials = tuning.trials
     assert list(trials) == heard
+    assert {one.candidate for one in tuning.taught} == {t.candidate.id for t in trials[1:]}
+    assert {one.family for one in tuning.taught} <= {"register-tile", "sketch"}
     untuned, *tried = trials
     assert untuned.candidate.untuned
     assert untuned.latency_s is not None
@@ -50,13 +53,17 @@ def test_a_budget_ends_it(device, tmp_path: Path) -> None:
     model = models.single_matmul(tmp_path / "matmul.onnx", 96)
     program = import_model(ImportRequest(model, tmp_path / "program", device.target))
     (task,) = program.tasks
-    trials = LocalTuner(
-        {task.id: (task, program.workload(task.id))},
-        device,
-        "test",
-        tmp_path,
-        Limits(trials=100_000, patience=100_000),
-        budget_s=5.0,
-    ).run()
+    trials = (
+        LocalTuner(
+            {task.id: (task, program.workload(task.id))},
+            device,
+            "test",
+            tmp_path,
+            Limits(trials=100_000, patience=100_000),
+            budget_s=5.0,
+        )
+        .run()
+        .trials
+    )
     assert 1 < len(trials) < 1000
     assert trials[-1].elapsed_s < 9.0
