@@ -30,7 +30,7 @@ def run_build(request: BuildRequest) -> Library:
     function = replay.scheduled_function(workload, request.target, request.trace)
     kernel, prepack, packed = replay.kernel_module(function)
     target = replay.tvm_target(request.target)
-    _link(tvm.tirx.build(kernel, target=target), request.library)
+    link(tvm.tirx.build(kernel, target=target), request.library)
     if prepack is None:
         return Library(request.library, packed)
     return Library(request.library, packed, _prepack(prepack, target, request.library.parent))
@@ -41,11 +41,11 @@ def _prepack(module: Any, target: Any, directory: Path) -> Path:
     candidates pack alike. Named by what is in it, so two builders may both make it."""
     library = directory / f"prepack-{tvm_ffi.structural_hash(module):016x}.so"
     if not library.exists():
-        _link(tvm.tirx.build(module, target=target), library)
+        link(tvm.tirx.build(module, target=target), library)
     return library
 
 
-def _link(module: Any, library: Path) -> None:
+def link(module: Any, library: Path) -> None:
     """One object, one `ld -shared`: gcc would take six times as long to the same bytes."""
     library.parent.mkdir(parents=True, exist_ok=True)
     stem = f".{library.stem}-{os.getpid()}"  # two builders may make the same library

@@ -25,6 +25,7 @@ from tunefarm.measure.gate import (
 from tunefarm.measure.pinning import pin_caller
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import KernelRace
+from tunefarm.measure.steady import Steady
 
 _CACHE_BYTES = 2**29
 
@@ -125,7 +126,11 @@ def make_reference(library: Library, facts: KernelFacts, protocol: Protocol) -> 
 
 
 def screen_untuned(
-    library: Library, facts: KernelFacts, protocol: Protocol, arguments: Arguments
+    library: Library,
+    facts: KernelFacts,
+    protocol: Protocol,
+    arguments: Arguments,
+    steady: Steady | None = None,
 ) -> Screening:
     """Make the reference, and time the kernel that made it.
 
@@ -135,7 +140,7 @@ def screen_untuned(
     """
     seconds = make_reference(library, facts, protocol)
     if min(seconds) < protocol.screen_s:
-        return screen(library, facts, protocol, None, arguments)
+        return screen(library, facts, protocol, None, arguments, steady)
     kernel = Kernel(library, facts)
     inputs, _ = arguments.get(facts, protocol.seeds[0])
     bound = kernel.bind(inputs)
@@ -152,8 +157,9 @@ def screen(
     protocol: Protocol,
     incumbent_s: float | None,
     arguments: Arguments,
+    steady: Steady | None = None,
 ) -> Screening:
-    """Gate, then time.
+    """Gate, then time, while the machine is `steady`.
 
     Raises:
         WrongResult: for either seed; nothing is timed then.
@@ -168,6 +174,8 @@ def screen(
         kernel.run(bound)
         elapsed = time.perf_counter() - started
         _check(bound[-1].numpy(), reference, facts, seed)
+    if steady is not None:
+        steady.wait()
     number = calls_per_sample(elapsed, protocol)
     # In the runtime's own loop: one call from Python costs microseconds that are not the kernel's.
     first = kernel.sample(bound, number, 1)
@@ -178,7 +186,11 @@ def screen(
         protocol.screen_samples,
         round(protocol.screening_s(first[0], incumbent_s) / (number * first[0])),
     )
-    return Screening(tuple(kernel.sample(bound, number, min(repeat, 20))), False)
+
+    def measure() -> list[float]:
+        return kernel.sample(bound, number, min(repeat, 20))
+
+    return Screening(tuple(steady.undisturbed(measure) if steady else measure()), False)
 
 
 def calls_per_sample(elapsed_s: float, protocol: Protocol) -> int:
@@ -193,7 +205,9 @@ def _check(result: Array, reference: Array, facts: KernelFacts, seed: int) -> No
         raise WrongResult(f"inputs of seed {seed}: {wrong}")
 
 
-def race(request: KernelRace, arguments: Arguments) -> dict[str, list[float]]:
+def race(
+    request: KernelRace, arguments: Arguments, steady: Steady | None = None
+) -> dict[str, list[float]]:
     """Interleaved rounds of several candidates of one kernel, in random order in each round.
 
     An entry more than `truncate_factor` times slower than the fastest is sampled in every fourth
@@ -230,6 +244,8 @@ def race(request: KernelRace, arguments: Arguments) -> dict[str, list[float]]:
             break
         names = [n for n in kernels if turn < 2 or turn % 4 == 0 or estimates[n] <= slow]
         rng.shuffle(names)
+        if steady is not None:
+            steady.wait()
         for name in names:
             kernel, bound, number = kernels[name]
             if name not in crawling:

@@ -24,6 +24,7 @@ PROCESSES = 2
 """A roof is what can be reached: one disturbed process is none."""
 _STEPS = 100_000
 _CHAINS = (8, 12, 16, 24)
+_GAUGE_CHAINS, _GAUGE_STEPS = 12, 60_000
 _REPEATS = 20
 
 
@@ -47,14 +48,17 @@ def measure_roof(home: Home, device: Device) -> Roof:
         JobError: it could not be measured.
     """
     l2, l3 = device.caches[1] or 1 << 20, device.caches[2] or 1 << 25
-    roof = measured(device.target, (device.cores * l2 // 2, l3 // 2, 4 * l3))
-    text = json.dumps({"device": device.id, **roof.to_dict()}, indent=2) + "\n"
-    write_atomically(roof_path(home, device), text.encode())
+    path = roof_path(home, device)
+    footprints = (device.cores * l2 // 2, l3 // 2, 4 * l3)
+    roof, gauge = measured(device.target, footprints, path.with_suffix(".so"))
+    document = {"device": device.id, **roof.to_dict(), "gauge": gauge}
+    write_atomically(path, (json.dumps(document, indent=2) + "\n").encode())
     return roof
 
 
-def measured(target: Target, footprints: Sequence[int]) -> Roof:
-    """The best that any of `PROCESSES` fresh processes reaches.
+def measured(target: Target, footprints: Sequence[int], gauge: Path) -> tuple[Roof, dict[str, Any]]:
+    """The best that any of `PROCESSES` fresh processes reaches, and what to remember of the gauge
+    (see `measure.steady`) whose library is left in the file `gauge`.
 
     Raises:
         JobError: one of them failed.
@@ -64,40 +68,60 @@ def measured(target: Target, footprints: Sequence[int]) -> Roof:
     for _ in range(PROCESSES):
         with Child("tunefarm.measure.roofline:measure_here", env=thread_env(cores)) as child:
             try:
-                found.append(child.call((target, tuple(footprints)), LIMIT_S))
+                found.append(child.call((target, tuple(footprints), gauge), LIMIT_S))
             except (ChildTimeout, ChildDied, ChildError) as error:
                 raise JobError(f"the roofline could not be measured: {error}") from error
     speeds = zip(*(one["bandwidth"] for one in found), strict=True)
-    return Roof(max(one["flops"] for one in found), tuple(max(same) for same in speeds))
+    roof = Roof(max(one["flops"] for one in found), tuple(max(same) for same in speeds))
+    seconds = min(one["gauge_s"] for one in found)
+    return roof, {"shapes": found[0]["gauge_shapes"], "seconds": seconds}
 
 
-def measure_here(request: tuple[Target, tuple[int, ...]]) -> dict[str, Any]:
+def measure_here(request: tuple[Target, tuple[int, ...], Path]) -> dict[str, Any]:
     """Runs in the child."""
-    target, footprints = request
+    from tunefarm.measure.compile import link
+
+    target, footprints, gauge = request
+    built, shapes, _ = _chains(target, _GAUGE_CHAINS, _GAUGE_STEPS)
+    link(built, gauge)
+    flops = 0.0
+    for chains in _CHAINS:
+        module, arguments, work = _chains(target, chains, _STEPS)
+        flops = max(flops, work / _best(module, arguments, 2))
     return {
-        "flops": max(_chains(target, chains) for chains in _CHAINS),
+        "flops": flops,
         "bandwidth": [(size, _bandwidth(target, size)) for size in sorted(footprints)],
+        "gauge_s": _best(built, shapes, 1),
+        "gauge_shapes": shapes,
     }
 
 
-def _best(module: Any, target: Target, arguments: list[Any], number: int) -> float:
+def _best(built: Any, shapes: list[tuple[int, ...]], number: int) -> float:
     """Least seconds of a call."""
+    import numpy as np
     import tvm
 
     from tunefarm.measure.pinning import pin_caller
-    from tunefarm.search.replay import tvm_target
 
-    built = tvm.tirx.build(module, target=tvm_target(target))
-    tensors = [tvm.runtime.tensor(one) for one in arguments]
-    built["main"](*tensors)
+    tensors = [tvm.runtime.tensor(np.ones(shape, "float32")) for shape in shapes]
+    built["kernel"](*tensors)
     pin_caller()
-    timer = built.time_evaluator("main", tvm.cpu(), number=number, repeat=_REPEATS)
+    timer = built.time_evaluator("kernel", tvm.cpu(), number=number, repeat=_REPEATS)
     return min(float(result) for result in timer(*tensors).results)
 
 
-def _chains(target: Target, chains: int) -> float:
-    """Operations a second of so many independent sums of products on each core."""
-    import numpy as np
+def _built(schedule: Any, target: Target) -> Any:
+    import tvm
+
+    from tunefarm.search.replay import tvm_target
+
+    function = schedule.mod["main"].with_attr("global_symbol", "kernel")
+    return tvm.tirx.build(tvm.IRModule({"kernel": function}), target=tvm_target(target))
+
+
+def _chains(target: Target, chains: int, steps: int) -> tuple[Any, list[tuple[int, ...]], float]:
+    """So many independent sums of products on each core: a kernel, its arguments' shapes, and the
+    operations of a call."""
     from tvm import te
     from tvm.s_tir import Schedule
 
@@ -106,7 +130,7 @@ def _chains(target: Target, chains: int) -> float:
     machine = hardware(target)
     x = te.placeholder((machine.cores, machine.lanes), "float32", name="x")
     y = te.placeholder((machine.cores, chains), "float32", name="y")
-    k = te.reduce_axis((0, _STEPS), "k")
+    k = te.reduce_axis((0, steps), "k")
     shape = (machine.cores, chains, machine.lanes)
     total = te.compute(shape, lambda p, r, n: te.sum(x[p, n] * y[p, r], axis=k), name="total")
     schedule = Schedule(te.create_prim_func([x, y, total]))
@@ -122,14 +146,17 @@ def _chains(target: Target, chains: int) -> float:
     schedule.vectorize(lane)
     schedule.unroll(rows)
     schedule.decompose_reduction(block, step)
-    shapes = [(machine.cores, machine.lanes), (machine.cores, chains), shape]
-    seconds = _best(schedule.mod, target, [np.ones(s, "float32") for s in shapes], 2)
-    return 2.0 * _STEPS * machine.cores * chains * machine.lanes / seconds
+    shapes: list[tuple[int, ...]] = [
+        (machine.cores, machine.lanes),
+        (machine.cores, chains),
+        shape,
+    ]
+    work = 2.0 * steps * machine.cores * chains * machine.lanes
+    return _built(schedule, target), shapes, work
 
 
 def _bandwidth(target: Target, footprint: int) -> float:
     """Bytes a second of reading two arrays and writing a third, `footprint` bytes in all."""
-    import numpy as np
     from tvm import te
     from tvm.s_tir import Schedule
 
@@ -144,6 +171,5 @@ def _bandwidth(target: Target, footprint: int) -> float:
     outer, inner = schedule.get_loops(schedule.get_sblock("c"))
     schedule.parallel(outer)
     schedule.vectorize(schedule.split(inner, [None, machine.lanes])[1])
-    arrays = [np.ones((count, block), "float32") for _ in range(3)]
     number = max(1, int(2e7 // (12 * count * block)))
-    return 12.0 * count * block / _best(schedule.mod, target, arrays, number)
+    return 12.0 * count * block / _best(_built(schedule, target), [(count, block)] * 3, number)

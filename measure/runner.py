@@ -10,6 +10,7 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library, failure_of_death, is_memory_error
 from tunefarm.measure.facts import KernelFacts, Screening
 from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.steady import VARIABLE
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 MODEL_LIMIT_S = 900.0
@@ -83,17 +84,21 @@ class Runner:
 
     Args:
         threads: of the kernels' thread pool.
+        gauge: file of the gauge that tells whether all cores are there (`measure.steady`); without
+            one nothing waits for them.
     """
 
-    def __init__(self, threads: int, memory_bytes: int) -> None:
-        self._threads = threads
+    def __init__(self, threads: int, memory_bytes: int, gauge: Path | None = None) -> None:
+        self._environment = {**RUNTIME_ONLY, **thread_env(threads)}
+        if gauge is not None:
+            self._environment[VARIABLE] = str(gauge)
         self._memory_bytes = memory_bytes
         self._child = self._new_child()
 
     def _new_child(self) -> Child:
         return Child(
             "tunefarm.measure.serve:serve",
-            env={**RUNTIME_ONLY, **thread_env(self._threads)},
+            env=self._environment,
             memory_bytes=self._memory_bytes,
         )
 

@@ -8,8 +8,10 @@ from typing import Any
 from tunefarm.measure import kernel, model
 from tunefarm.measure.facts import Screening
 from tunefarm.measure.runner import KernelRace, ModelRequest, Prepare, ScreenRequest
+from tunefarm.measure.steady import steady_from_environment
 
 _ARGUMENTS = kernel.Arguments()
+_STEADY = steady_from_environment()
 
 
 def serve(request: Any) -> Any:
@@ -23,14 +25,16 @@ def _prepare(request: Prepare) -> None:
 
 def _screen(request: ScreenRequest) -> Screening:
     if request.make_reference:
-        return kernel.screen_untuned(request.library, request.facts, request.protocol, _ARGUMENTS)
+        return kernel.screen_untuned(
+            request.library, request.facts, request.protocol, _ARGUMENTS, _STEADY
+        )
     return kernel.screen(
-        request.library, request.facts, request.protocol, request.incumbent_s, _ARGUMENTS
+        request.library, request.facts, request.protocol, request.incumbent_s, _ARGUMENTS, _STEADY
     )
 
 
 def _race(request: KernelRace) -> dict[str, list[float]]:
-    return kernel.race(request, _ARGUMENTS)
+    return kernel.race(request, _ARGUMENTS, _STEADY)
 
 
 def _canary(_request: str) -> float:

@@ -127,8 +127,8 @@ class Block:
 class MeasureWorker:
     """The one user of its device."""
 
-    def __init__(self, threads: int, protocol: Protocol) -> None:
-        self._runner = Runner(threads, protocol.memory_bytes)
+    def __init__(self, threads: int, protocol: Protocol, gauge: Path | None) -> None:
+        self._runner = Runner(threads, protocol.memory_bytes, gauge)
         self._runner.start()
         self._protocol = protocol
         self._since = protocol.canary_every

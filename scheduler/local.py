@@ -89,6 +89,7 @@ class LocalTuner:
         limits: trials over all kernels, and pacing; `processes` is not used.
         budget_s: seconds after which nothing new begins.
         transfer: what earlier jobs have taught, to start from.
+        gauge: file of the device's gauge (`measure.steady`).
         roof: of the device; kernels that have reached it are left alone.
         report: hears of every result.
     """
@@ -104,13 +105,14 @@ class LocalTuner:
     budget_s: float | None = None
     transfer: Transfer | None = None
     roof: Roof | None = None
+    gauge: Path | None = None
     report: Callable[[Trial], None] = lambda trial: None
 
     def run(self) -> Tuning:
         """Tune until the trials or the time are spent."""
         started = time.monotonic()
         builders = [Builder(self.protocol.compile_limit_s) for _ in range(self.limits.builders)]
-        runner = Runner(self.device.cores, self.protocol.memory_bytes)
+        runner = Runner(self.device.cores, self.protocol.memory_bytes, self.gauge)
         with ThreadPoolExecutor(len(builders) + 2) as pool:
             try:
                 # The other builders start with their first build: three compilers that are imported

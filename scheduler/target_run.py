@@ -24,6 +24,7 @@ from tunefarm.home import Home
 from tunefarm.measure.build import BuildOutcome, BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.roofline import roof_path
 from tunefarm.measure.runner import RaceRequest, ScreenRequest
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
@@ -118,6 +119,7 @@ class TargetRun:
             actors.MeasureWorker,
             self.target.device.cores,
             self.protocol,
+            roof_path(self.home, self.target.device),
             cpus=0,
             device=self.target.device.id,
         )

@@ -20,7 +20,9 @@ class Hardware:
         broadcast_registers: that a broadcast factor takes; none where it is read from memory by
             the multiply-add itself.
         fma: multiply-adds of full vectors a cycle and core.
-        loads: vector loads a cycle and core.
+        loads: broadcasts a cycle and core, where they are loads of their own.
+        stream: bytes a cycle and core from its second-level cache: vectors of a packed operand are
+            used once a tile, and come from there.
         latency: cycles of one multiply-add.
         l2: bytes of a core's second-level cache.
         bytes_per_cycle: that a core gets from beyond it.
@@ -32,6 +34,7 @@ class Hardware:
     broadcast_registers: int
     fma: float
     loads: float
+    stream: float
     latency: int
     l2: int
     bytes_per_cycle: float
@@ -50,10 +53,10 @@ class Hardware:
 # Common parts of each family. The prior orders points by them, and what is measured decides; only
 # lanes and registers bound the space.
 _FAMILIES = (
-    ("avx512f", Hardware(16, 32, 0, 1.0, 1.0, 4, 1 << 20, 12.0, 1)),
-    ("avx2", Hardware(8, 16, 1, 2.0, 2.0, 4, 512 << 10, 8.0, 1)),
-    ("neon", Hardware(4, 32, 1, 2.0, 2.0, 4, 512 << 10, 8.0, 1)),
-    ("", Hardware(4, 16, 1, 1.0, 1.0, 4, 256 << 10, 8.0, 1)),
+    ("avx512f", Hardware(16, 32, 0, 1.0, 1.0, 32.0, 5, 1 << 20, 48.0, 1)),
+    ("avx2", Hardware(8, 16, 1, 2.0, 2.0, 32.0, 5, 512 << 10, 32.0, 1)),
+    ("neon", Hardware(4, 32, 1, 2.0, 2.0, 32.0, 5, 512 << 10, 32.0, 1)),
+    ("", Hardware(4, 16, 1, 1.0, 1.0, 16.0, 5, 256 << 10, 16.0, 1)),
 )
 
 

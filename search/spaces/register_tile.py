@@ -27,7 +27,7 @@ from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, 
 from tunefarm.search.spaces.family import realised
 from tunefarm.search.spaces.form import Reduction, reduction_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
-from tunefarm.search.spaces.tile import Tile, divisors, longest, tile_counts, tiled_rows
+from tunefarm.search.spaces.tile import Before, Tile, divisors, longest, tile_counts, tiled_rows
 from tunefarm.search.spaces.tile_estimate import estimate, tile_figures
 from tunefarm.search.spaces.tile_schedule import schedule_tile
 
@@ -45,13 +45,13 @@ class RegisterTileSpace:
         self._tiles = register_tiles(form, self._hardware)
         self._unrolls = [u for u in (1, 2, 4, 8) if form.extent(longest(form)) % u == 0]
         self._packs = pack_choices(form)
-        self._inlines = [False, True] if form.before and not form.product else [False]
+        self._befores = before_choices(form)
 
     @cached_property
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
         sizes = (
             *(len(self._tiles), len(self._unrolls), 4),
-            *(len(self._packs), len(self._inlines)),
+            *(len(self._packs), len(self._befores)),
         )
         return (tuple(Knob(KnobKind.CHOICE, size) for size in sizes),)
 
@@ -73,7 +73,7 @@ class RegisterTileSpace:
         chosen = [value for value in values if isinstance(value, int)]
         if len(chosen) < len(values):
             return None
-        tile, unroll, order, pack, inline = chosen
+        tile, unroll, order, pack, before = chosen
         columns_first, flat = bool(order & 1), bool(order & 2)
         made = Tile(
             *self._tiles[tile],
@@ -81,7 +81,7 @@ class RegisterTileSpace:
             columns_first,
             flat,
             self._packs[pack],
-            self._inlines[inline],
+            self._befores[before],
         )
         if made.unroll > 1 and made.accumulators * made.unroll > UNROLLED_LIMIT:
             return None
@@ -133,7 +133,7 @@ class RegisterTileSpace:
 def _coordinates(tile: Tile) -> tuple[float, ...]:
     """Doublings, and two steps for another order."""
     counts = (tile.rows, tile.planes, tile.vectors, tile.lanes, tile.unroll)
-    flags = (tile.columns_first, tile.flat, tile.pack, tile.inline)
+    flags = (tile.columns_first, tile.flat, tile.pack, *(tile.before is one for one in Before))
     return (*(log2(count) for count in counts), *(2.0 * flag for flag in flags))
 
 
@@ -210,6 +210,15 @@ def column_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int]]:
             if columns % lanes == 0 and columns // lanes < machine.registers:
                 widest.setdefault(columns, lanes)
     return sorted(widest.items())
+
+
+def before_choices(form: Reduction) -> list[Before]:
+    """Where the stages before the reduction may be computed."""
+    if not form.before:
+        return [Before.APART]
+    # An element that every column uses is not computed at each use.
+    reused = form.product and form.other is not None and form.other.strides[form.column] == 0
+    return [Before.APART, Before.LOCAL] if reused else list(Before)
 
 
 def pack_choices(form: Reduction) -> list[bool]:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from math import ceil, prod
 
 from tunefarm.search.spaces.form import Reduction
+
+
+class Before(enum.StrEnum):
+    """Where the stages before the reduction, such as padding, are computed."""
+
+    APART = "apart"
+    """In a pass of their own."""
+    INLINE = "inline"
+    """Where they are read, each time anew."""
+    LOCAL = "local"
+    """Once for each iteration of the loops around the tiles: what it needs, into a small buffer."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +32,7 @@ class Tile:
         columns_first: the loop over column tiles is outside of that over row tiles.
         flat: every tile is a parallel task; else only the outer loop's iterations are.
         pack: the vector operand is copied into tile order first (constants always are).
-        inline: stages before the reduction are computed where they are read (the padding of a
-            pooling), not in a pass of their own.
+        before: where stages before the reduction are computed.
     """
 
     rows: int
@@ -32,7 +43,7 @@ class Tile:
     columns_first: bool
     flat: bool
     pack: bool
-    inline: bool
+    before: Before
 
     @property
     def columns(self) -> int:

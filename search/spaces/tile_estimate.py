@@ -7,34 +7,66 @@ from math import ceil, log2, prod
 
 from tunefarm.search.spaces.form import Reduction
 from tunefarm.search.spaces.hardware import Hardware
-from tunefarm.search.spaces.tile import Tile, longest, tile_counts, tiled_rows
+from tunefarm.search.spaces.tile import Before, Tile, longest, tile_counts, tiled_rows
+
+# Fitted to some 1600 random points of 45 kernels, on one processor (docs/benchmarks.md).
+OVERLAP = 0.5
+"""How much of the shorter of multiplying and loading is not hidden behind the longer."""
+STORE, FLAT = 4.0, 400.0
+"""Cycles to finish an accumulator, and what a tile costs that is a task of its own."""
+LAUNCH = 2000.0
+"""Cycles until the threads have begun and ended another parallel loop."""
 
 
 def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
     """Seconds of one call at 3 GHz: to order points by, not to quote.
 
-    A step of the reduction is bound by multiply-adds, by loads, or by the latency of a chain of
-    additions; a tile adds its stores and the loops around it; uneven shares of the cores and what
-    is read again from the outer caches stretch the whole.
+    A step of the reduction is bound by multiply-adds, by what comes from the second-level cache, or
+    by the latency of a chain of additions; a tile adds its stores and the loops around it; uneven
+    shares of the cores and what is read again from the outer caches stretch the whole.
     """
     row_tiles, column_tiles = tile_counts(form, tile)
-    multiplies = tile.accumulators * (1.0 if tile.lanes == machine.lanes else 1.05) / machine.fma
-    step = max(multiplies, loads_of_step(form, tile, machine), machine.latency) + 0.6 / tile.unroll
-    finish = tile.accumulators * (2.0 + len(form.after)) + (24.0 if tile.flat else 12.0)
     tasks = row_tiles * column_tiles
     if not tile.flat and min(row_tiles, column_tiles) > 1:
         tasks = column_tiles if tile.columns_first else row_tiles
     share = ceil(tasks / machine.cores) / tasks
-    cycles = row_tiles * column_tiles * (form.depth * step + finish) * share
+    finish = tile.accumulators * (STORE + len(form.after)) + (FLAT if tile.flat else STORE)
+    steps = row_tiles * column_tiles * form.depth * share
+    cycles = steps * _step(form, tile, machine) + row_tiles * column_tiles * finish * share
     cycles += _refetched(form, tile, machine, row_tiles, column_tiles) / machine.bytes_per_cycle
-    if form.before and not tile.inline:
-        cycles += sum(stage.points for stage in form.before) / machine.lanes / machine.cores
+    cycles += _before(form, tile, machine, row_tiles, column_tiles)
     if pads := tile.pads(form):
         cycles += 1.0 * form.points_written / machine.cores
         cycles += _other_bytes(form) / 4 / machine.cores if len(pads) > 1 else 0.0
     if tile.pack and not form.vector.free:
-        cycles += 0.5 * prod(form.vector.shape) / machine.cores
+        cycles += 2.0 * prod(form.vector.shape) / machine.cores
     return cycles / 3e9
+
+
+def _step(form: Reduction, tile: Tile, machine: Hardware) -> float:
+    """Cycles of one step of the reduction in one tile."""
+    multiplies = tile.accumulators / machine.fma
+    loads = loads_of_step(form, tile, machine)
+    bound = max(multiplies, loads, machine.latency) + OVERLAP * min(multiplies, loads)
+    inline = 0.5 if form.before and tile.before is Before.INLINE else 0.0
+    return bound + inline + 1.0 / tile.unroll
+
+
+HALO = 3.0
+"""How much more than its own share of the input a tile of a convolution reads, about."""
+
+
+def _before(
+    form: Reduction, tile: Tile, machine: Hardware, row_tiles: int, column_tiles: int
+) -> float:
+    """Cycles for the stages before the reduction."""
+    points = sum(stage.points for stage in form.before) / machine.lanes / machine.cores
+    if not points or tile.before is Before.INLINE:
+        return 0.0
+    if tile.before is Before.APART:
+        return 2 * points + LAUNCH
+    again = column_tiles if tile.columns_first or tile.flat else 1
+    return points * HALO * again + 20.0 * row_tiles * again / machine.cores
 
 
 def tile_figures(form: Reduction, tile: Tile, machine: Hardware) -> tuple[float, ...]:
@@ -67,14 +99,15 @@ def tile_figures(form: Reduction, tile: Tile, machine: Hardware) -> tuple[float,
 
 
 def loads_of_step(form: Reduction, tile: Tile, machine: Hardware) -> float:
-    """Cycles for a step's loads: its vectors, and a broadcast for each row."""
-    rows = tile.rows * tile.planes
+    """Cycles for a step's loads: its vectors, and broadcasts where no multiply-add does them."""
+    vector = 4.0 * tile.lanes / machine.stream
     other = form.other
     if not form.product:
-        return tile.accumulators * (form.vector.strides[form.column] or 1) / machine.loads
+        return tile.accumulators * (form.vector.strides[form.column] or 1) * vector
     if other is None or other.strides[form.column] != 0:
-        return (tile.vectors + tile.accumulators) / machine.loads
-    return (tile.vectors + rows + 3.0 * conflicts(form, tile)) / machine.loads
+        return (tile.vectors + tile.accumulators) * vector
+    rows = tile.rows * tile.planes if machine.broadcast_registers else 0
+    return tile.vectors * vector + rows / machine.loads + 3.0 * conflicts(form, tile)
 
 
 def conflicts(form: Reduction, tile: Tile) -> int:
@@ -99,12 +132,13 @@ def _refetched(
     other = _other_bytes(form)
     panel = 4.0 * form.depth * tile.columns
     rows = 4.0 * form.depth * tile.rows * tile.planes
-    half = machine.l2 / 2
     if tile.columns_first:
-        passes = row_tiles if panel > half else 1
-        return vector / machine.cores * passes + (other * column_tiles if other > half else other)
-    streams = row_tiles / machine.cores if vector > half else 1.0
-    again = column_tiles if rows > half else 1
+        passes = row_tiles if panel > machine.l2 else 1
+        return vector / machine.cores * passes + (
+            other * column_tiles if other > machine.l2 else other
+        )
+    streams = row_tiles / machine.cores if vector > machine.l2 else 1.0
+    again = column_tiles if rows > machine.l2 else 1
     return vector * streams + other / machine.cores * again
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunefarm.search.spaces.form import Reduction
-from tunefarm.search.spaces.tile import Tile, longest, reduction_order, tile_sizes
+from tunefarm.search.spaces.tile import Before, Tile, longest, reduction_order, tile_sizes
 
 
 def schedule_tile(schedule: Any, form: Reduction, tile: Tile) -> None:
     """Apply `tile` to the unscheduled kernel in `schedule`."""
-    inlined = form.before if tile.inline else ()
+    inlined = form.before if tile.before is Before.INLINE else ()
     for stage in (*form.copies, *inlined, *form.after[:-1]):
         schedule.compute_inline(schedule.get_sblock(stage.name))
     block = schedule.get_sblock(form.block.name)
@@ -26,15 +26,25 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile) -> None:
     store = schedule.cache_write(block, 0, "local") if padded else _result(schedule, block, form)
     inner = _tile_loops(schedule, store, form, tile)
     schedule.compute_at(block, inner.last, preserve_unit_loops=True)
+    if tile.before is Before.LOCAL:
+        _compute_locally(schedule, form, tile, inner.last if tile.columns_first else inner.parallel)
     schedule.parallel(inner.parallel)
     _vectorise(schedule, inner.column, tile)
     for loop in inner.rows:
         schedule.unroll(loop)
     _accumulate(schedule, block, form, tile)
-    for stage in () if tile.inline else form.before:
+    for stage in form.before if tile.before is Before.APART else ():
         schedule_elementwise(schedule, schedule.get_sblock(stage.name), tile.lanes)
     for one in stages:
         schedule_elementwise(schedule, one, tile.lanes)
+
+
+def _compute_locally(schedule: Any, form: Reduction, tile: Tile, loop: Any) -> None:
+    """The stages before the reduction inside `loop`: only what its iteration reads of them."""
+    for stage in reversed(form.before):
+        block = schedule.get_sblock(stage.name)
+        schedule.compute_at(block, loop, preserve_unit_loops=True)
+        _vectorise_columns(schedule, block, tile.lanes)
 
 
 def _pad(schedule: Any, block: Any, form: Reduction, tile: Tile) -> tuple[dict[str, Any], Any]:
@@ -146,10 +156,16 @@ def _vectorise(schedule: Any, loop: Any, tile: Tile) -> None:
 def schedule_elementwise(schedule: Any, block: Any, lanes: int) -> None:
     """A stage of its own: all but the last axis in parallel, the last one in vectors."""
     loops = schedule.get_loops(block)
-    columns = int(schedule.get(loops[-1]).extent)
     if len(loops) > 1:
         schedule.parallel(schedule.fuse(*loops[:-1]) if len(loops) > 2 else loops[0])
+    _vectorise_columns(schedule, block, lanes)
+
+
+def _vectorise_columns(schedule: Any, block: Any, lanes: int) -> None:
+    """The innermost loop, with the widest vectors that divide it."""
+    last = schedule.get_loops(block)[-1]
+    columns = int(schedule.get(last).extent)
     for width in (lanes, lanes // 2, lanes // 4):
         if width > 1 and columns % width == 0:
-            schedule.vectorize(schedule.split(loops[-1], [None, width])[1])
+            schedule.vectorize(schedule.split(last, [None, width])[1])
             return
