@@ -32,10 +32,11 @@ from tunefarm.devices.cpu import conditions, cpu_model, usable_cores
 from tunefarm.devices.device import Device
 from tunefarm.devices.probe import probe
 from tunefarm.frontend.program import Program, TuningTask
-from tunefarm.home import write_atomically
+from tunefarm.home import Home, write_atomically
 from tunefarm.measure.build import Builder, BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.roofline import measure_roof, roof_path
 from tunefarm.measure.runner import RaceRequest, Runner, ScreenRequest
 
 HERE = Path(__file__).parent
@@ -101,6 +102,9 @@ def compare(
     machine = {"cpu": cpu_model(), "cores": usable_cores(), **conditions()}
     store.put("machine", value={**machine, "toolchain": dict(device.toolchain)})
     (directory / "device.json").write_text(json.dumps(device.to_dict()))
+    home = Home(directory / "home")
+    measure_roof(home, device)
+    gauge = roof_path(home, device)
     programs = {k.name: imported(k, directory / k.name, device.target) for k in kernels}
     roofs(store, programs)
     for seed in range(max(seeds.values())):
@@ -110,12 +114,12 @@ def compare(
             random.Random(f"{kernel.name} {seed}").shuffle(tuners)
             for tuner in tuners:
                 if not store.has("runs", kernel.name, tuner, str(seed)):
-                    run = tune(tuner, program, task, directory / "device.json", trials, seed)
+                    run = tune(tuner, program, task, gauge, directory / "device.json", trials, seed)
                     store.put("runs", kernel.name, tuner, str(seed), value=run)
                     log(f"{kernel.name} {tuner} seed {seed}: {summary(run, task)}")
     for kernel in kernels:
         if {"tunefarm", "metaschedule"} <= set(store.data["runs"][kernel.name]):
-            final(store, kernel, *programs[kernel.name], device, directory / kernel.name)
+            final(store, kernel, *programs[kernel.name], device, gauge, directory / kernel.name)
 
 
 def log(text: str) -> None:
@@ -153,13 +157,19 @@ def roofs(store: Store, programs: dict[str, tuple[Program, TuningTask]]) -> None
 
 
 def tune(
-    tuner: str, program: Program, task: TuningTask, device: Path, trials: int, seed: int
+    tuner: str,
+    program: Program,
+    task: TuningTask,
+    gauge: Path,
+    device: Path,
+    trials: int,
+    seed: int,
 ) -> dict[str, Any]:
     done = subprocess.run(
         [
             *(sys.executable, str(HERE / "tuners.py"), tuner, str(program.directory), task.id),
             *("--device", str(device), "--trials", str(trials), "--seed", str(seed)),
-            *("--since", repr(time.time())),
+            *("--gauge", str(gauge), "--since", repr(time.time())),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -169,10 +179,10 @@ def tune(
         return {"results": [], "wall_s": math.inf, "exit_code": done.returncode}
     run: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     # Of all the traces, only the best is needed again.
-    best = best_of(run)
+    best = min((latency for _, latency, *_ in run["results"] if latency), default=None)
     run["results"] = [
         [round(at, 3), latency, trace if latency == best else ""]
-        for at, latency, trace in run["results"]
+        for at, latency, trace, _ in run["results"]
     ]
     return run
 
@@ -183,6 +193,7 @@ def final(
     program: Program,
     task: TuningTask,
     device: Device,
+    gauge: Path,
     directory: Path,
 ) -> None:
     """Time the best of every run so far that has not been timed yet, together."""
@@ -196,7 +207,7 @@ def final(
         return
     protocol = Protocol(race_kernel_s=3.0)
     builder = Builder(60.0)
-    runner = Runner(device.cores, protocol.memory_bytes)
+    runner = Runner(device.cores, protocol.memory_bytes, gauge)
     facts = KernelFacts(task.id, task.args, task.flops, directory / "reference.npz")
 
     def build(trace: str, name: str) -> Library:

@@ -26,24 +26,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from arms import best_of, curve, reached, timed_together
+
 from tunefarm.costmodel.lessons import Lesson
 from tunefarm.costmodel.transfer import Transfer, train
-from tunefarm.devices.device import Device
 from tunefarm.devices.probe import probe
 from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.frontend.program import Program
 from tunefarm.frontend.zoo import write_zoo_model
-from tunefarm.home import write_atomically
-from tunefarm.measure.build import Builder, BuildRequest
-from tunefarm.measure.facts import KernelFacts
-from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import RaceRequest, Runner, ScreenRequest
+from tunefarm.home import Home, write_atomically
+from tunefarm.measure.roofline import measure_roof, roof_path
 from tunefarm.results.lessons import read_lessons, write_lessons
 from tunefarm.scheduler.local import LocalTuner, Trial
 from tunefarm.scheduler.state import Limits
 
 NETWORKS = "squeezenet,shufflenet,resnet50,inception_v1"
-FINAL_PROCESSES = 3
 
 
 def main() -> None:
@@ -71,6 +68,9 @@ class Experiment:
         self._directory = directory
         self._trials = trials
         (self._device,) = probe()
+        home = Home(directory / "home")
+        measure_roof(home, self._device)
+        self._gauge = roof_path(home, self._device)
         self._programs: dict[str, Program] = {}
 
     def run(self, networks: list[str], seeds: int) -> None:
@@ -120,13 +120,14 @@ class Experiment:
                 Limits(trials=self._trials, builders=self._device.cores, patience=10**6),
                 seed=seed,
                 transfer=transfer,
+                gauge=self._gauge,
                 report=lambda trial: heard.append((time.monotonic() - started, trial)),
             ).run()
         rows = [
             [round(at, 3), t.task, t.latency_s, t.candidate.untuned, t.candidate.trace]
             for at, t in heard
         ]
-        best = _best(rows)
+        best = best_of(rows)
         for row in rows:  # of all the traces, only the best are needed again
             if best[row[1]] != row[2]:
                 row[4] = ""
@@ -158,84 +159,9 @@ class Experiment:
         """Both arms' best schedules of every kernel, interleaved."""
         if f"final {seed}" in self._data[name]:
             return
-        program, device, protocol = self._program(name), self._device, Protocol()
-        arms = {arm: _best_traces(self._data[name][f"{arm} {seed}"]) for arm in ("first", "second")}
-        found: dict[str, dict[str, list[float]]] = {}
-        with tempfile.TemporaryDirectory() as text:
-            kernels = _libraries(program, device, protocol, arms, Path(text))
-            runner = Runner(device.cores, protocol.memory_bytes)
-            for process in range(FINAL_PROCESSES):
-                for task, samples in runner.race(
-                    RaceRequest(kernels, protocol, protocol.race_rounds, process)
-                ).items():
-                    for arm, seconds in samples.items():
-                        middle = statistics.median(seconds)
-                        found.setdefault(task, {}).setdefault(arm, []).append(middle)
-            runner.close()
-        self._put(
-            name,
-            f"final {seed}",
-            {t: {a: statistics.median(s) for a, s in arms.items()} for t, arms in found.items()},
-        )
-
-
-def _libraries(
-    program: Program,
-    device: Device,
-    protocol: Protocol,
-    arms: dict[str, dict[str, str]],
-    directory: Path,
-) -> Any:
-    """For each kernel that both arms have: its facts, with its reference made, and a library of
-    either."""
-    builder, runner = Builder(60.0), Runner(device.cores, protocol.memory_bytes)
-    kernels = []
-    for task in program.tasks:
-        traces = {"untuned": "", **{arm: found.get(task.id, "") for arm, found in arms.items()}}
-        built = {}
-        for arm, trace in traces.items():
-            path = directory / f"{task.id}-{arm}.so"
-            request = BuildRequest(program.workload(task.id), device.target, trace, path)
-            built[arm] = builder.build(request).library
-        facts = KernelFacts(task.id, task.args, task.flops, directory / f"{task.id}.npz")
-        runner.screen(ScreenRequest(built.pop("untuned"), facts, protocol, None, True))
-        kernels.append((facts, tuple(built.items())))
-    builder.close()
-    runner.close()
-    return tuple(kernels)
-
-
-def _best(rows: list[Any]) -> dict[str, float]:
-    best: dict[str, float] = {}
-    for _, task, latency, _, _ in rows:
-        if latency:
-            best[task] = min(latency, best.get(task, math.inf))
-    return best
-
-
-def _best_traces(rows: list[Any]) -> dict[str, str]:
-    best = _best(rows)
-    return {task: trace for _, task, latency, _, trace in rows if best.get(task) == latency}
-
-
-def curve(rows: list[Any], weights: dict[str, int], scale: dict[str, float]) -> list[list[float]]:
-    """[seconds, sum over kernels] after each candidate, kernels scaled to what the harness says."""
-    best: dict[str, float] = {}
-    points = []
-    for at, task, latency, untuned, _ in rows:
-        if latency:
-            best[task] = min(latency, best.get(task, math.inf))
-        if not untuned:
-            total = sum(weights[t] * s * scale.get(t, 1.0) for t, s in best.items())
-            points.append([at, total])
-    return points
-
-
-def reached(points: list[list[float]], goal: float) -> tuple[float, int]:
-    for count, (at, total) in enumerate(points, 1):
-        if total <= goal:
-            return at, count
-    return math.inf, 0
+        arms = {arm: self._data[name][f"{arm} {seed}"] for arm in ("first", "second")}
+        together = timed_together(self._program(name), self._device, self._gauge, arms)
+        self._put(name, f"final {seed}", together)
 
 
 def table(data: dict[str, Any], close: float) -> str:
@@ -264,7 +190,7 @@ def _row(found: dict[str, Any], seed: int, close: float) -> list[float]:
     curves, ends, begins = {}, {}, {}
     for arm in ("first", "second"):
         rows = found[f"{arm} {seed}"]
-        best = _best(rows)
+        best = best_of(rows)
         scale = {t: final[t][arm] / best[t] for t in final if t in best}
         curves[arm] = curve(rows, weights, scale)
         ends[arm] = curves[arm][-1][1]

@@ -1,11 +1,11 @@
-"""One tuner on one kernel, in a process of its own: what it found, and when.
+"""One tuner on one kernel or a whole network, in a process of its own: what it found, and when.
 
-    python benchmarks/tuners.py TUNER WORKLOAD.json --trials 64 --seed 0 --since UNIX_TIME
+    python benchmarks/tuners.py TUNER PROGRAM TASK|all --trials 64 --seed 0 --since UNIX_TIME
 
 TUNER is `tunefarm`, `metaschedule` (TVM's own, as it comes) or `metaschedule-warm` (the same space,
 search and cost model with tunefarm's builders and runner: no process starts and no slow import).
 Prints one JSON document: for each result its seconds since `--since`, its latency in seconds (null
-for a failure) and its trace.
+for a failure), its trace, and its kernel's task.
 """
 
 from __future__ import annotations
@@ -39,27 +39,32 @@ def main() -> None:
     parser.add_argument("--device", type=Path, required=True)
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gauge", type=Path, help="see tunefarm.measure.steady")
     parser.add_argument("--since", type=float, default=time.time())
     a = parser.parse_args()
     from tunefarm.devices.device import device_from_dict
 
     device = device_from_dict(json.loads(a.device.read_text()))
     run = {"tunefarm": own, "metaschedule": reference, "metaschedule-warm": warm_reference}[a.tuner]
-    results = run(load_program(a.program), a.task, device, a.trials, a.seed)
+    program = load_program(a.program)
+    tasks = [one.id for one in program.tasks] if a.task == "all" else [a.task]
+    results = run(program, tasks, device, a.trials, a.seed, a.gauge)
     print(
         json.dumps(
             {
-                "results": [[at - a.since, latency, trace] for at, latency, trace in results],
+                "results": [[at - a.since, *rest] for at, *rest in results],
                 "wall_s": time.time() - a.since,
             }
         )
     )
 
 
-Results = list[tuple[float, float | None, str]]
+Results = list[tuple[float, float | None, str, str]]
 
 
-def own(program: Program, task: str, device: Device, trials: int, seed: int) -> Results:
+def own(
+    program: Program, tasks: list[str], device: Device, trials: int, seed: int, gauge: Path | None
+) -> Results:
     from tunefarm.scheduler.local import LocalTuner, Trial
     from tunefarm.scheduler.state import Limits
 
@@ -67,18 +72,18 @@ def own(program: Program, task: str, device: Device, trials: int, seed: int) -> 
 
     def note(trial: Trial) -> None:
         if not trial.candidate.untuned:
-            found.append((time.time(), trial.latency_s, trial.candidate.trace))
+            found.append((time.time(), trial.latency_s, trial.candidate.trace, trial.task))
 
-    one = program.task(task)
     with tempfile.TemporaryDirectory() as directory:
         LocalTuner(
-            {task: (one, program.workload(task))},
+            {task: (program.task(task), program.workload(task)) for task in tasks},
             device,
             "benchmark",
             Path(directory),
             # It stops only at the last trial, as the reference does.
             Limits(trials=trials, builders=device.cores, patience=10**6),
             seed=seed,
+            gauge=gauge,
             report=note,
         ).run()
     return found
@@ -95,7 +100,9 @@ def _plain_trace(trace: Any) -> str:
     return json.dumps([instructions[:end], kept], separators=(",", ":"))
 
 
-def reference(program: Program, task: str, device: Device, trials: int, seed: int) -> Results:
+def reference(
+    program: Program, tasks: list[str], device: Device, trials: int, seed: int, _gauge: Path | None
+) -> Results:
     import tvm
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
@@ -113,27 +120,41 @@ def reference(program: Program, task: str, device: Device, trials: int, seed: in
             for candidate, result in zip(candidates, ran, strict=True):
                 seconds = [float(s) for s in result.run_secs or []]
                 latency = sorted(seconds)[len(seconds) // 2] if seconds else None
-                found.append((now, latency, _plain_trace(candidate.sch.trace)))
+                found.append((now, latency, _plain_trace(candidate.sch.trace), tasks[task_id]))
 
-    workload = tvm.ir.load_json(program.workload(task).read_text())
-    with tempfile.TemporaryDirectory() as directory:
-        ms.tir_integration.tune_tir(
-            mod=workload,
+    contexts = [
+        ms.TuneContext(
+            tvm.ir.load_json(program.workload(task).read_text()),
             target=tvm.target.Target(device.target.tvm),
+            space_generator="post-order-apply",
+            search_strategy="evolutionary",
+            task_name=task,
+            num_threads=usable_cores(),
+            rand_state=1 + seed * len(tasks) + number,
+        )
+        for number, task in enumerate(tasks)
+    ]
+    # Its own batch, or as much as gives every kernel of a network one.
+    batch = min(BATCH["metaschedule"], max(1, trials // len(tasks)))
+    with tempfile.TemporaryDirectory() as directory:
+        ms.tune.tune_tasks(
+            tasks=contexts,
+            task_weights=[program.task(task).weight for task in tasks],
             work_dir=directory,
             max_trials_global=trials,
-            num_trials_per_iter=BATCH["metaschedule"],
+            num_trials_per_iter=batch,
             measure_callbacks=[
                 Note(),
                 ms.measure_callback.AddToDatabase(),
                 ms.measure_callback.UpdateCostModel(),
             ],
-            seed=seed + 1,
         )
     return found
 
 
-def warm_reference(program: Program, task: str, device: Device, trials: int, seed: int) -> Results:
+def warm_reference(
+    program: Program, tasks: list[str], device: Device, trials: int, seed: int, gauge: Path | None
+) -> Results:
     import tvm
     from tvm.s_tir import meta_schedule as ms
 
@@ -141,6 +162,7 @@ def warm_reference(program: Program, task: str, device: Device, trials: int, see
 
     register_intrinsics("llvm")
     found: Results = []
+    (task,) = tasks
     workload = tvm.ir.load_json(program.workload(task).read_text())
     context = ms.TuneContext(
         workload,
@@ -160,7 +182,7 @@ def warm_reference(program: Program, task: str, device: Device, trials: int, see
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(device.cores) as pool:
         directory = Path(name)
         builders = [Builder(protocol.compile_limit_s) for _ in range(device.cores)]
-        runner = Runner(device.cores, protocol.memory_bytes)
+        runner = Runner(device.cores, protocol.memory_bytes, gauge)
         facts = KernelFacts(one.id, one.args, one.flops, directory / "reference.npz")
 
         def build(index: int, trace: str, library: Path) -> Any:
@@ -190,7 +212,7 @@ def warm_reference(program: Program, task: str, device: Device, trials: int, see
                     if screening is not None:
                         latency = sorted(screening.samples)[len(screening.samples) // 2]
                         incumbent = min(incumbent or latency, latency)
-                found.append((time.time(), latency, trace))
+                found.append((time.time(), latency, trace, task))
                 seconds = [latency] if latency else None
                 results.append(ms.runner.RunnerResult(seconds, None if latency else "failed"))
                 if latency:

@@ -200,3 +200,11 @@ def spawn(
     if device is not None:
         options["resources"] = {f"device:{device}": 1}
     return ray.remote(**options)(worker).remote(*args)
+
+
+def _gather(references: list[Any]) -> list[Any]:
+    return [ray.get(reference) for reference in references]
+
+
+gather: Any = ray.remote(num_cpus=0)(_gather)
+"""A task that is done when all of its references are."""

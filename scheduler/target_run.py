@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +31,7 @@ from tunefarm.results.known import Known, known
 from tunefarm.scheduler import actors, learning
 from tunefarm.scheduler.budget import closing_s
 from tunefarm.scheduler.finals import Finals, process_measurements
+from tunefarm.scheduler.losses import LOST_LIMIT, Losses
 from tunefarm.scheduler.progress import Reporter, tuning_snapshot
 from tunefarm.scheduler.state import (
     BudgetSpent,
@@ -57,7 +57,6 @@ from tunefarm.scheduler.state import (
 from tunefarm.search.candidate import Candidate, baseline
 from tunefarm.search.proposer import Result
 
-_LOST_LIMIT = 3
 _SYNC_EVERY_S = 20.0
 _LESSONS_LIMIT_S = 60.0
 
@@ -94,7 +93,7 @@ class TargetRun:
     screened: dict[str, float] = field(default_factory=dict)
     running: dict[Any, Instruction] = field(default_factory=dict)
     news: list[Result] = field(default_factory=list)
-    losses: Counter[tuple[str, str]] = field(default_factory=Counter)
+    losses: Losses = field(default_factory=Losses)
     asked: dict[Any, Any] = field(default_factory=dict)
     known: list[Known] = field(default_factory=list)
     block: int | None = None
@@ -285,7 +284,7 @@ class TargetRun:
                 self.finals.decide_kernels()
                 requests = self.finals.assemble_requests()
                 workers = (self.builders[0], self.builders[-1])
-                reference = _gather.remote(
+                reference = actors.gather.remote(
                     [w.assemble.remote(r) for w, r in zip(workers, requests, strict=True)]
                 )
             case Step():
@@ -346,14 +345,12 @@ class TargetRun:
 
     def _lost(self, instruction: Instruction, reason: str) -> list[Event]:
         """Its worker died: again with a new one, a few times."""
-        what = _subject(instruction)
-        self.losses[what] += 1
         self.reporter.line(f"{self.target.name}: a worker died ({reason}); giving its work again")
         if isinstance(instruction, Propose):
             self._start_search()
-        if self.losses[what] < _LOST_LIMIT:
+        if self.losses.again(instruction):
             return [Lost(instruction)]
-        failure = Failure(FailureKind.INFRASTRUCTURE, f"its worker died {_LOST_LIMIT} times")
+        failure = Failure(FailureKind.INFRASTRUCTURE, f"its worker died {LOST_LIMIT} times")
         match instruction:
             case Build(candidate) | Screen(candidate, _):
                 return self._failed(candidate, failure)
@@ -487,24 +484,3 @@ class TargetRun:
             return None
         closing = closing_s(self.state.tasks.values(), self.protocol)
         return self.deadline - min(closing, 0.5 * (self.deadline - self.started))
-
-
-def _subject(instruction: Instruction) -> tuple[str, str]:
-    """What an instruction is about, whatever else it says: the same work has the same subject."""
-    match instruction:
-        case Propose(task, _, _):
-            about = task
-        case Build(candidate) | Screen(candidate, _):
-            about = candidate
-        case RunProcess(phase, process):
-            about = f"{phase} {process}"
-        case Step(phase):
-            about = phase
-    return type(instruction).__name__, about
-
-
-def _gather_now(references: list[Any]) -> list[Any]:
-    return [ray.get(reference) for reference in references]
-
-
-_gather: Any = ray.remote(num_cpus=0)(_gather_now)

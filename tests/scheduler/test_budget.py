@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefarm.measure.protocol import Protocol
-from tunefarm.scheduler.budget import Progress, allocate, closing_s, expected_gain, plateaued
+from tunefarm.scheduler.budget import (
+    Progress,
+    allocate,
+    at_the_roof,
+    closing_s,
+    expected_gain,
+    headroom,
+    plateaued,
+)
 
 
 def progress(task: str, weight: int, baseline: float, history: list[float]) -> Progress:
@@ -55,6 +63,30 @@ def test_plateau() -> None:
     for _ in range(16):
         failing.record(None)
     assert plateaued(failing, patience=16)
+
+
+def roofed(latency_s: float, floor_s: float) -> Progress:
+    one = progress("t", 1, 1.0, [latency_s])
+    one.floor_s = floor_s
+    return one
+
+
+def test_a_kernel_near_its_roof_has_nothing_left() -> None:
+    assert at_the_roof(roofed(1.04e-3, 1e-3))
+    assert not at_the_roof(roofed(1.2e-3, 1e-3))
+    assert not at_the_roof(roofed(1e-3, 0.0)), "no roof is known"
+
+
+def test_a_roof_that_was_broken_says_nothing() -> None:
+    broken = roofed(0.7e-3, 1e-3)
+    assert not at_the_roof(broken)
+    assert headroom(broken) == pytest.approx(0.7e-3)
+
+
+def test_candidates_go_where_something_is_left() -> None:
+    near, far = roofed(1.0e-3, 0.9e-3), roofed(0.8e-3, 0.1e-3)
+    near.task, far.task = "near", "far"
+    assert dict(allocate([near, far], 4, warm_up=1, chunk=4)) == {"far": 4}
 
 
 @given(

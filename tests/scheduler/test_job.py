@@ -18,9 +18,11 @@ import pytest
 
 from tests import models
 from tests.command import finish, start, tunefarm
+from tunefarm.costmodel.transfer import load_transfer
 from tunefarm.home import Home
 from tunefarm.results.driver_lock import driver_pid
 from tunefarm.results.journal import Journal
+from tunefarm.results.lessons import home_lessons
 
 pytestmark = pytest.mark.ray
 
@@ -220,8 +222,27 @@ print(json.dumps({
     assert tunefarm("artifacts", "pull", "cnn@cuda", **farm["env"]).code != 0
 
 
+def test_a_job_leaves_lessons_a_cost_model_and_a_roof(farm: dict[str, Any]) -> None:
+    home, env = farm["home"], farm["env"]
+    lessons = home_lessons(home)
+    assert len(lessons) == 30 + farm["done"].json["targets"]["llvm"]["failures"]
+    assert {one.network for one in lessons} == {Journal(home).jobs()[-1].model_digest}
+    assert {one.family for one in lessons} == {"register-tile", "sketch"}
+    assert load_transfer(home.costmodel).about["lessons"] == len(lessons)
+    assert "cost model trained on" in farm["done"].err
+    exported = farm["root"] / "lessons.parquet"
+    assert tunefarm("costmodel", "export", exported, "--json", **env).json["lessons"] == len(
+        lessons
+    )
+    assert "GFLOP/s" in farm["done"].err
+    (device,) = tunefarm("devices", "list", "--json", **env).json["devices"]
+    assert device["roof"]["flops"] > 1e9
+
+
 def test_what_is_known_is_not_tuned_again(farm: dict[str, Any]) -> None:
-    """The same model once more: the earlier job's results are its trials, and it ships as well."""
+    """The same model once more: the earlier job's results are its trials, and it ships as well.
+    That the cost model cannot be read is said, and stops nothing."""
+    farm["home"].costmodel.write_text("{}")
     again = tunefarm(
         *("submit", farm["model"], "--targets", "llvm", "--trials", 30, "--name", "again"),
         *("--json",),
@@ -229,6 +250,8 @@ def test_what_is_known_is_not_tuned_again(farm: dict[str, Any]) -> None:
     )
     assert again.code == 0, again.err
     assert "are known from earlier jobs" in again.err
+    assert "cost model" in again.err
+    assert "going on without it" in again.err
     row = again.json["targets"]["llvm"]
     assert row["candidates"] < 10, "what failed before may be tried again, what was measured not"
     assert row["verdict"] == "FASTER"

@@ -1,0 +1,90 @@
+"""Waiting for a machine that is all there, on machines and clocks of paper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tunefarm.measure.steady import Steady, gauge_from_file
+
+
+class Machine:
+    """Disturbed, at half its speed, in the given intervals of its own time."""
+
+    def __init__(self, *disturbed: tuple[float, float], slower: float = 1.0) -> None:
+        self.now = 0.0
+        self.disturbed = disturbed
+        self.slower = slower
+
+    def gauge(self) -> float:
+        self.now += 1e-4
+        half = any(begin <= self.now < end for begin, end in self.disturbed)
+        return 1e-4 * self.slower * (2 if half else 1)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def steady(self) -> Steady:
+        return Steady(self.gauge, 1e-4, self.sleep)
+
+    def work(self, seconds: float) -> list[float]:
+        begin, self.now = self.now, self.now + seconds
+        hit = any(begin < end and start < self.now for start, end in self.disturbed)
+        return [2.0 if hit else 1.0]
+
+
+def test_an_undisturbed_machine_is_not_waited_for() -> None:
+    machine = Machine()
+    steady = machine.steady()
+    assert steady.wait()
+    assert machine.now < 1e-3
+    assert not steady.waited_s
+
+
+def test_a_disturbance_is_waited_out() -> None:
+    machine = Machine((0.0, 0.15))
+    steady = machine.steady()
+    assert steady.wait()
+    assert 0.15 <= machine.now < 0.2
+    assert steady.waited_s == pytest.approx(0.15, abs=0.03)
+
+
+def test_what_was_disturbed_is_timed_again() -> None:
+    machine = Machine((0.03, 0.10))
+    assert machine.steady().undisturbed(lambda: machine.work(0.05)) == [1.0]
+    assert machine.now > 0.10
+
+
+def test_what_is_disturbed_all_the_time_is_timed_all_the_same() -> None:
+    machine = Machine((0.0, 1e9))
+    assert machine.steady().undisturbed(lambda: machine.work(0.05)) == [2.0]
+    assert machine.now < 3 * (Steady.LIMIT_S + 0.2)
+
+
+def test_a_machine_that_has_become_slower_is_not_waited_for_forever() -> None:
+    machine = Machine(slower=1.6)
+    steady = machine.steady()
+    assert [steady.wait() for _ in range(3)] == [False] * 3
+    waited = steady.waited_s
+    assert steady.wait()
+    assert steady.waited_s == waited
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"gauge": null}', '{"gauge": {"shapes": 3}}'])
+def test_a_file_without_a_gauge_is_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "roof.json"
+    path.write_text(text)
+    assert gauge_from_file(path) is None
+    assert gauge_from_file(tmp_path / "missing.json") is None
+
+
+def test_a_gauge_without_its_library_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "roof.json"
+    path.write_text(json.dumps({"gauge": {"shapes": [[2, 16]], "seconds": 1e-4}}))
+    assert gauge_from_file(path) is None
+    path.with_suffix(".so").touch()
+    found = gauge_from_file(path)
+    assert found is not None
+    assert found.shapes == ((2, 16),)
