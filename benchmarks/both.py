@@ -2,11 +2,11 @@
 
     python benchmarks/both.py RESULTS.json [--networks A,B] [--trials 480] [--seeds 1]
 
-Each tuner tunes all kernels of a network in one process, with the same number of trials; MetaSchedule
-with its own gradient scheduler over kernels, and with batches that give each kernel one. Then the
-best schedules of both are timed by one harness, kernel by kernel, interleaved, in fresh processes.
-What is compared is the sum of the kernels' times, each times its calls in the network. A kernel that
-a tuner has no schedule for counts with its untuned time.
+Each tuner tunes all kernels of a network in one process, with the same number of trials;
+MetaSchedule with its own gradient scheduler over kernels, and with batches that give each kernel
+one. Then the best schedules of both are timed by one harness, kernel by kernel, interleaved, in
+fresh processes. What is compared is the sum of the kernels' times, each times its calls in the
+network. A kernel that a tuner has no schedule for counts with its untuned time.
 """
 
 from __future__ import annotations

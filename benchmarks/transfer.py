@@ -69,7 +69,7 @@ class Experiment:
         self._trials = trials
         (self._device,) = probe()
         home = Home(directory / "home")
-        measure_roof(home, self._device)
+        self._roof = measure_roof(home, self._device)
         self._gauge = roof_path(home, self._device)
         self._programs: dict[str, Program] = {}
 
@@ -121,6 +121,7 @@ class Experiment:
                 seed=seed,
                 transfer=transfer,
                 gauge=self._gauge,
+                roof=self._roof,
                 report=lambda trial: heard.append((time.monotonic() - started, trial)),
             ).run()
         rows = [

@@ -168,8 +168,8 @@ class Limits:
     processes: tuple[int, int, int] = (2, 3, 5)
 
     def warm_up(self, tasks: int) -> int:
-        """First candidates of each kernel: at most 8, and at most half the trials in all."""
-        return max(1, min(8, self.trials // (2 * max(1, tasks))))
+        """First candidates of each kernel: two, for what a kernel gains is not known before."""
+        return max(1, min(2, self.trials // (2 * max(1, tasks))))
 
 
 @dataclass
