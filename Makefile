@@ -43,10 +43,13 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Kernels against the reference tuner (over an hour; interrupted, it goes on where it stood), then
-# whole jobs beside ONNX Runtime.
+# Kernels and whole networks against the reference tuner (hours; interrupted, they go on where they
+# stood), the hardware model, what earlier jobs teach, then whole jobs beside ONNX Runtime.
 bench: setup
 	$(BIN)/python benchmarks/compare.py kernels.json
+	$(BIN)/python benchmarks/both.py both.json
+	$(BIN)/python benchmarks/hardware_model.py points.json
+	$(BIN)/python benchmarks/transfer.py transfer.json
 	$(BIN)/python benchmarks/networks.py squeezenet shufflenet resnet50 inception_v1 densenet121
 
 # Needs uv (pip install uv). The lock names no index: it installs from whichever pip is told.

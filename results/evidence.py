@@ -10,11 +10,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tunefarm.measure.roofline import known_roof
 from tunefarm.results.journal import JobTarget, Journal
 
 KERNEL_COLUMNS = [
     *("task", "kernel", "calls", "mflop", "candidates", "verdict", "untuned_ms", "tuned_ms"),
-    *("speedup", "low", "high", "gflops", "shapes"),
+    *("speedup", "low", "high", "gflops", "of_roof", "shapes"),
 ]
 CANDIDATE_COLUMNS = [
     *("candidate", "task", "kernel", "origin", "median_ms", "samples", "truncated", "build_s"),
@@ -23,16 +24,20 @@ CANDIDATE_COLUMNS = [
 
 
 def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
-    """One row per kernel: work, verdict, latencies (ms), speed-up with interval, GFLOP/s."""
+    """One row per kernel: work, verdict, latencies (ms), speed-up with interval, GFLOP/s, and how
+    near it is to what the device can do at best (1 is there; missing where that is not known)."""
     verdicts = journal.verdicts(job, target)
     owners = {c.id: c.task for c in journal.candidates(job, target)}
     tried: dict[str, int] = {}
     for m in journal.measurements(job, target, ("screen",)):
         tried[owners[m.candidate]] = tried.get(owners[m.candidate], 0) + 1
+    device = next(t.device for t in journal.targets(job) if t.name == target)
+    roof = known_roof(journal.home, device)
     rows = []
     for task in journal.tasks(job, target):
         row = verdicts.get(task["task"], {})
         tuned_s = row.get("tuned_s")
+        floor_s = roof.floor_s(task["flops"], task["bytes"]) if roof is not None else None
         shapes = " ".join("x".join(map(str, shape)) for shape, _ in task["args"])
         rows.append(
             {
@@ -48,6 +53,7 @@ def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
                 "low": _round(row.get("low")),
                 "high": _round(row.get("high")),
                 "gflops": _round(task["flops"] / tuned_s / 1e9) if tuned_s else None,
+                "of_roof": _round(floor_s / tuned_s) if floor_s and tuned_s else None,
                 "shapes": shapes,
             }
         )

@@ -139,6 +139,7 @@ _COLUMNS = {
     "tuned_ms": "tuned ms",
     "speedup": "faster",
     "gflops": "GFLOP/s",
+    "of_roof": "of roof",
     "verdict": "verdict",
 }
 

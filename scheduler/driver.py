@@ -253,6 +253,7 @@ class _Driver:
         roof = known_roof(self.home, target.device)
         if roof is None:
             self._show("roof")
+            self.quiet()
             try:
                 roof = measure_roof(self.home, target.device)
             except JobError as error:  # without it kernels stop later

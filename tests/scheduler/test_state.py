@@ -128,6 +128,17 @@ def test_a_resumed_job_measures_nothing_twice_and_loses_nothing(seed: int, crash
     assert second.state.measured <= limits.trials
 
 
+def test_a_kernel_at_its_roof_is_left_alone() -> None:
+    world = World(Limits(trials=60), 2, 0)
+    world.state.tasks["t0"].floor_s = 1e-4
+    world.rng.uniform = lambda low, high: 1.03e-4  # type: ignore[method-assign]
+    world.run()
+    first, second = world.state.tasks.values()
+    assert first.closed
+    assert first.results < 20
+    assert second.results > first.results, "whose roof is not known, goes on"
+
+
 def test_on_a_shared_processor_nothing_is_built_while_something_is_timed() -> None:
     world = World(Limits(trials=30, batch=6), 3, 1)
     while world.state.phase in (Phase.BASELINE, Phase.TUNE):
