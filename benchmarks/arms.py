@@ -59,7 +59,7 @@ def _libraries(
         for arm, trace in traces.items():
             path = directory / f"{task.id}-{arm}.so"
             request = BuildRequest(program.workload(task.id), device.target, trace, path)
-            built[arm] = builder.build(request).library
+            built[arm] = builder.build(request).library or built["untuned"]
         facts = KernelFacts(task.id, task.args, task.flops, directory / f"{task.id}.npz")
         runner.screen(ScreenRequest(built.pop("untuned"), facts, protocol, None, True))
         kernels.append((facts, tuple(built.items())))
@@ -78,7 +78,11 @@ def best_of(rows: list[Any]) -> dict[str, float]:
 
 def best_traces(rows: list[Any]) -> dict[str, str]:
     best = best_of(rows)
-    return {task: trace for _, task, latency, _, trace in rows if best.get(task) == latency}
+    return {
+        task: trace
+        for _, task, latency, _, trace in rows
+        if latency is not None and best[task] == latency
+    }
 
 
 def curve(rows: list[Any], weights: dict[str, int], scale: dict[str, float]) -> list[list[float]]:

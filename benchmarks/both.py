@@ -123,8 +123,13 @@ def compared(found: dict[str, Any], seed: int) -> list[str]:
     ends = {arm: sum(weights[t] * of[arm] for t, of in final.items()) for arm in ARMS}
     best = best_of(rows["tunefarm"])
     scale = {t: final[t]["tunefarm"] / best[t] for t in final if t in best}
-    # Until every kernel has a schedule there is no sum.
-    whole = [row for row in curve(rows["tunefarm"], weights, scale) if row[2] == len(best)]
+    # Until every kernel has a schedule there is no sum; what never gets one counts as untuned.
+    untuned = sum(weights[t] * of["tunefarm"] for t, of in final.items() if t not in best)
+    whole = [
+        [at, total + untuned, kernels]
+        for at, total, kernels in curve(rows["tunefarm"], weights, scale)
+        if kernels == len(best)
+    ]
     ours, _ = reached(whole, 1.01 * ends["metaschedule"])
     theirs = max(row[0] for row in rows["metaschedule"])
     by_then = min((total for at, total, _ in whole if at <= wall["metaschedule"]), default=1e9)

@@ -8,8 +8,9 @@ shares with another network is left out of the training). Both stop at the same 
 Then the best schedules of both are timed by one harness, interleaved, in fresh processes.
 
 The goal is the first tuning's final sum of its kernels' times (times their calls); what counts is
-when each of the two is within `--close` of it, from the first result of a candidate on (starting,
-and timing the untuned kernels, are the same for both and left out; with them in a second column).
+when each of the two is within `--close` of it: from the last untuned kernel's result on and, in a
+second pair of columns, from the start (with timing the untuned kernels, and with describing the
+points that the cost model corrects). One run is one draw: the ratios of single runs scatter widely.
 """
 
 from __future__ import annotations
@@ -130,9 +131,8 @@ class Experiment:
         ]
         best = best_of(rows)
         for row in rows:  # of all the traces, only the best are needed again
-            if best[row[1]] != row[2]:
+            if best.get(row[1]) != row[2]:
                 row[4] = ""
-        self._put(name, f"{arm} {seed}", rows)
         weights = {task.id: task.weight for task in program.tasks}
         self._put(name, "weights", weights)
         if arm == "first" and seed == 0:
@@ -153,6 +153,7 @@ class Experiment:
                     for one in tuning.taught
                 ],
             )
+        self._put(name, f"{arm} {seed}", rows)  # last: whoever goes on needs what is above
         total = sum(weights[task] * seconds for task, seconds in best.items())
         print(f"{name} {arm} {seed}: {total * 1e3:.3f} ms, {rows[-1][0]} s", file=sys.stderr)
 

@@ -22,7 +22,6 @@ _PHASES = {
     "compare": "tuned against untuned model",
     "package": "checking parity, packaging",
     "track": "writing MLflow",
-    "learn": "training the cost model",
 }
 
 

@@ -55,16 +55,20 @@ def export(file: Path, as_json: bool) -> None:
 @click.option("--seed", type=int, default=0, show_default=True)
 @json_option
 def train_command(data: Path | None, seed: int, as_json: bool) -> None:
-    """Train this farm's cost model.
+    """Train this farm's cost model; the next finished job trains it anew, on its own jobs' lessons.
 
     Of each family of schedules, what finds good points no sooner on networks left out of its
     training is dropped.
     """
     from tunefarm.costmodel.transfer import train
+    from tunefarm.errors import StoreError
 
     home, lessons = _lessons(data)
     model, evidence = train(lessons, seed)
-    model.save(home.costmodel)
+    try:
+        model.save(home.costmodel)
+    except OSError as error:
+        raise StoreError(f"{home.costmodel} cannot be written: {error.strerror}") from None
     if as_json:
         show_json({"model": str(home.costmodel), **model.about, "evidence": _rows(evidence)})
         return
@@ -109,7 +113,7 @@ def _lessons(data: Path | None) -> tuple[Home, list[Lesson]]:
     lessons = read_lessons(data) if data is not None else home_lessons(home)
     if not lessons:
         raise StoreError(
-            f"there are no lessons in {data or home.root}",
+            f"there are no lessons (of this version) in {data or home.root}",
             hint="Every finished job leaves some: tunefarm submit",
         )
     return home, lessons

@@ -48,6 +48,9 @@ def probe(as_json: bool) -> None:
                 measure_roof(home, device)
             finally:
                 lock.release()
+        else:
+            job = lock.holder().get("job", "?")
+            click.echo(f"{device.id} is busy with {job}: what it can do is not measured", err=True)
     _show(home, devices, as_json)
 
 

@@ -211,6 +211,7 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
     from tunefarm.cli.console import ConsoleReporter
     from tunefarm.errors import TunefarmError
     from tunefarm.results import report
+    from tunefarm.scheduler import learning
     from tunefarm.scheduler.driver import StopFlag, drive
 
     reporter = ConsoleReporter(home.job_dir(job.id) / "job.log")
@@ -233,3 +234,5 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
         show_json(found)
     else:
         results.show(home, found, path, outcome.tracking)
+    if note := learning.learn(home):  # whoever has had enough may leave: the job is done
+        click.echo(note, err=True)

@@ -55,8 +55,14 @@ def by_group(lessons: Iterable[Lesson]) -> dict[tuple[str, str], list[Lesson]]:
 
 
 def distinct(lessons: Iterable[Lesson]) -> list[Lesson]:
-    """One lesson of each candidate on each kind of device: several jobs may know it."""
-    return list({(one.device, one.candidate): one for one in lessons}.values())
+    """One lesson of each candidate on each kind of device, the newest (several jobs may know it),
+    in the order in which they came; of each family those with as many figures as its newest one."""
+    found: dict[tuple[str, str], Lesson] = {}
+    for one in lessons:
+        found.pop((one.device, one.candidate), None)
+        found[one.device, one.candidate] = one
+    length = {one.family: len(one.features) for one in found.values()}
+    return [one for one in found.values() if len(one.features) == length[one.family]]
 
 
 def excesses(group: Sequence[Lesson]) -> NDArray[np.float64]:

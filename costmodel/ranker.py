@@ -57,6 +57,8 @@ class Ranker:
         Args:
             features: (n, k), the candidates of one task.
         """
+        if self.prior is not None and self.prior.num_features() != features.shape[-1]:
+            self.prior = None  # of another version's features
         if not self.ready or not len(features):
             return np.zeros(len(features))
         if self._stale and self._enough:

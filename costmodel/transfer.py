@@ -82,29 +82,52 @@ class Transfer:
         write_atomically(path, (json.dumps(document) + "\n").encode())
 
 
+def read_about(path: Path) -> Mapping[str, Any]:
+    """What the model at `path` was trained on, read without loading it; empty for no model.
+
+    Raises:
+        StoreError: the file is no such model.
+    """
+    return dict(_read(path)["about"])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A model's document; an empty one's where there is none, or one of another version."""
+    empty: dict[str, Any] = {"about": {}, "corrections": {}, "ranking": None}
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+        if document["version"] != VERSION:
+            return empty
+        return {name: document[name] for name in empty}
+    except FileNotFoundError:
+        return empty
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> StoreError:
+    return StoreError(
+        f"the cost model {path} cannot be read: {type(error).__name__}",
+        hint="Train it anew: tunefarm costmodel train",
+    )
+
+
 def load_transfer(path: Path) -> Transfer:
     """The model saved at `path`; an empty one where there is none, or one of another version.
 
     Raises:
         StoreError: the file is no such model.
     """
+    document = _read(path)
+    ranking = document["ranking"]
     try:
-        document = json.loads(path.read_text())
-        if document["version"] != VERSION:
-            return Transfer()
-        ranking = document["ranking"]
         return Transfer(
             {name: _booster(text) for name, text in document["corrections"].items()},
             _booster(ranking) if ranking is not None else None,
             document["about"],
         )
-    except FileNotFoundError:
-        return Transfer()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(
-            f"the cost model {path} cannot be read: {type(error).__name__}",
-            hint="Train it anew: tunefarm costmodel train",
-        ) from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _unreadable(path, error) from error
 
 
 def _text(booster: Any) -> str:
@@ -160,11 +183,9 @@ def fit_correction(lessons: Sequence[Lesson], seed: int) -> Any:
     import xgboost
 
     features, targets, weights = [], [], []
-    for group in by_group(lessons).values():
+    for group in _measured_groups(lessons):
         excess = excesses(group)
         sound = np.isfinite(excess)
-        if not sound.any():
-            continue
         best = min(one.latency_s for one in group if one.latency_s)
         features += [one.features for one in group]
         targets.append(np.where(sound, excess, FAILED))
@@ -175,9 +196,15 @@ def fit_correction(lessons: Sequence[Lesson], seed: int) -> Any:
 
 def fit_ranking(lessons: Sequence[Lesson], seed: int) -> Any:
     groups = [
-        [(one.features, one.latency_s) for one in group] for group in by_group(lessons).values()
+        [(one.features, one.latency_s) for one in group] for group in _measured_groups(lessons)
     ]
     return train_ranking(groups, seed)
+
+
+def _measured_groups(lessons: Sequence[Lesson]) -> list[list[Lesson]]:
+    """Of kernels that failures alone are known of, nothing can be learnt."""
+    groups = by_group(lessons).values()
+    return [group for group in groups if any(one.latency_s for one in group)]
 
 
 # ----------------------------------------------------------------------------------- evaluation
@@ -209,6 +236,8 @@ class HeldOut:
 FIRST = 4
 LEAST_POINTS = 8
 CLOSE = 1.02
+MOST_FOLDS = 6
+"""With more networks several are left out together: training must not take longer and longer."""
 
 
 def helpful(evidence: Sequence[HeldOut]) -> bool:
@@ -221,7 +250,8 @@ def helpful(evidence: Sequence[HeldOut]) -> bool:
 
 
 def evaluate(lessons: Sequence[Lesson], seed: int = 0) -> tuple[HeldOut, ...]:
-    """Leave one network out, train on the others, and order its points; for every network.
+    """Leave one network out, train on the others, and order its points; for every network (of more
+    than `MOST_FOLDS`, several at a time).
 
     With lessons of one network only, a quarter of its kernels is left out at a time.
     """
@@ -229,7 +259,7 @@ def evaluate(lessons: Sequence[Lesson], seed: int = 0) -> tuple[HeldOut, ...]:
     for family in sorted({one.family for one in lessons}):
         of = [one for one in lessons if one.family == family]
         for name, kept, left_out in _folds(of):
-            if len(by_group(kept)) >= LEAST_GROUPS:
+            if len(_measured_groups(kept)) >= LEAST_GROUPS:
                 held_out = _held_out(name, family, kept, left_out, seed)
                 found += [held_out] if held_out is not None else []
     return tuple(found)
@@ -240,7 +270,8 @@ def _folds(lessons: Sequence[Lesson]) -> list[tuple[str, list[Lesson], list[Less
     left out of the training too."""
     networks = sorted({one.network for one in lessons})
     if len(networks) > 1:
-        parts = {name: {o.task for o in lessons if o.network == name} for name in networks}
+        together = [networks[i::MOST_FOLDS] for i in range(min(MOST_FOLDS, len(networks)))]
+        parts = {" ".join(n): {o.task for o in lessons if o.network in n} for n in together}
     else:
         tasks = sorted({one.task for one in lessons})
         parts = {f"{networks[0]} {i + 1}/4": set(tasks[i::4]) for i in range(4)}
@@ -257,7 +288,11 @@ def _folds(lessons: Sequence[Lesson]) -> list[tuple[str, list[Lesson], list[Less
 def _held_out(
     name: str, family: str, kept: list[Lesson], left_out: list[Lesson], seed: int
 ) -> HeldOut | None:
-    groups = [g for g in by_group(left_out).values() if sum(bool(o.latency_s) for o in g) >= 8]
+    groups = [
+        group
+        for group in by_group(left_out).values()
+        if sum(one.latency_s is not None for one in group) >= LEAST_POINTS
+    ]
     if not groups:
         return None
     booster = (fit_ranking if family == SKETCH else fit_correction)(kept, seed)
@@ -289,7 +324,8 @@ def _held_out(
 
 def _judged(group: Sequence[Lesson], order: NDArray[np.int64]) -> tuple[float, float]:
     """Log regret of the first four, and how many it takes to come close to the best."""
-    seconds = np.array([group[i].latency_s or np.inf for i in order])
+    worst = max(one.latency_s for one in group if one.latency_s)
+    seconds = np.array([group[i].latency_s or worst for i in order])
     best = seconds.min()
     close = int(np.argmax(seconds <= CLOSE * best)) + 1
     return float(np.log(seconds[:FIRST].min() / best)), float(close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,16 +20,20 @@ class Roof:
     bandwidth: tuple[tuple[int, float], ...]
 
     def bytes_per_s(self, footprint: int) -> float:
-        """Of a kernel that touches `footprint` bytes: never less than it could have."""
+        """Of a kernel that touches `footprint` bytes: never less than it could have, and no bound
+        at all below the smallest that was measured."""
         smaller = [speed for size, speed in self.bandwidth if size <= footprint]
-        return smaller[-1] if smaller else self.bandwidth[0][1]
+        return smaller[-1] if smaller else math.inf
 
     def floor_s(self, flops: float, bytes_moved: float) -> float:
         """Seconds that a kernel of so much work takes at the very least.
 
+        A kernel that only reads may be a third faster than the sum that was measured, whose stores
+        read what they overwrite.
+
         Source: the roofline of Williams, Waterman and Patterson, CACM 52(4), 2009.
         """
-        return max(flops / self.flops, bytes_moved / self.bytes_per_s(int(bytes_moved)))
+        return max(flops / self.flops, 0.75 * bytes_moved / self.bytes_per_s(int(bytes_moved)))
 
     def words(self) -> str:
         speeds = "/".join(f"{speed / 1e9:.0f}" for _, speed in self.bandwidth)

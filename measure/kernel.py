@@ -239,8 +239,10 @@ def race(
     samples = {name: [estimates[name]] if name in crawling else [] for name in kernels}
     rng = random.Random(protocol.seed + request.order_seed)
     deadline = time.perf_counter() + request.seconds
+    waited_before = steady.waited_s if steady is not None else 0.0
     for turn in range(request.rounds):
-        if turn >= 2 and time.perf_counter() > deadline:
+        waited = steady.waited_s - waited_before if steady is not None else 0.0
+        if turn >= 2 and time.perf_counter() > deadline + waited:
             break
         names = [n for n in kernels if turn < 2 or turn % 4 == 0 or estimates[n] <= slow]
         rng.shuffle(names)

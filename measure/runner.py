@@ -15,6 +15,8 @@ from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 MODEL_LIMIT_S = 900.0
 PREPARE_LIMIT_S = 60.0
+STEADY_ALLOWANCE_S = 2.0
+"""Waiting for a steady machine, and timing again, are not on the candidate's time."""
 RUNTIME_ONLY = {"TVM_USE_RUNTIME_LIB": "1"}
 
 
@@ -107,6 +109,7 @@ class Runner:
 
     def screen(self, request: ScreenRequest) -> ScreenOutcome:
         limit = request.protocol.run_limit(request.incumbent_s)
+        limit += STEADY_ALLOWANCE_S if VARIABLE in self._environment else 0.0
         try:
             if not request.make_reference:
                 self._child.call(Prepare(request.facts, request.protocol.seeds), PREPARE_LIMIT_S)

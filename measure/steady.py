@@ -66,13 +66,20 @@ class Steady:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._gauge = gauge
+        self._least = seconds
         self._seconds = seconds
         self._sleep = sleep
         self._in_vain = 0
         self.waited_s = 0.0
 
     def there(self) -> bool:
-        return self._gauge() <= self.TOLERANCE * self._seconds
+        return self._ask() <= self.TOLERANCE * self._seconds
+
+    def _ask(self) -> float:
+        now = self._gauge()
+        # A machine that has recovered is held to what it can do again.
+        self._seconds = max(self._least, min(self._seconds, now))
+        return now
 
     def wait(self) -> bool:
         """Until all cores are there, or for `LIMIT_S`.
@@ -82,7 +89,7 @@ class Steady:
         """
         waited, best = 0.0, float("inf")
         while waited <= self.LIMIT_S:
-            now = self._gauge()
+            now = self._ask()
             best = min(best, now)
             if now <= self.TOLERANCE * self._seconds:
                 self._in_vain = 0
@@ -95,7 +102,7 @@ class Steady:
             self._seconds, self._in_vain = best, 0
         return False
 
-    def undisturbed(self, measure: Callable[[], list[float]], attempts: int = 3) -> list[float]:
+    def undisturbed(self, measure: Callable[[], list[float]], attempts: int = 2) -> list[float]:
         """What `measure` returns from a time in which the machine was there before and after; from
         its last attempt, where there was no such time."""
         samples: list[float] = []
@@ -111,7 +118,12 @@ def steady_from_environment() -> Steady | None:
     """In a runner's child, where its parent has named a gauge."""
     named = os.environ.get(VARIABLE)
     gauge = gauge_from_file(Path(named)) if named else None
-    return Steady(_fastest_of(gauge), gauge.seconds) if gauge is not None else None
+    if gauge is None:
+        return None
+    try:
+        return Steady(_fastest_of(gauge), gauge.seconds)
+    except Exception:  # a library that cannot be loaded; without it nothing waits
+        return None
 
 
 def _fastest_of(gauge: Gauge, calls: int = 3) -> Callable[[], float]:

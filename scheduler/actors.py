@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from tunefarm.costmodel.ranker import Ranker
-from tunefarm.costmodel.transfer import load_transfer
+from tunefarm.costmodel.transfer import Transfer, load_transfer
 from tunefarm.devices import cpu
 from tunefarm.devices.target import Target
 from tunefarm.errors import StoreError
@@ -52,7 +52,7 @@ class SearchWorker:
     def __init__(self, plan: SearchPlan) -> None:
         load_plugins()
         self._plan = plan
-        self._transfer = load_transfer(plan.transfer) if plan.transfer else None
+        self._transfer = _transfer(plan.transfer)
         prior = self._transfer.ranking if self._transfer else None
         self._ranker = Ranker(seed=plan.seed, prior=prior)
         self._proposers: dict[str, Proposer] = {}
@@ -100,6 +100,14 @@ class SearchWorker:
                 earlier=self._earlier[task],
             )
         return self._proposers[task]
+
+
+def _transfer(path: Path | None) -> Transfer | None:
+    """The model at `path`; a search goes on without one that cannot be loaded."""
+    try:
+        return load_transfer(path) if path is not None else None
+    except StoreError:
+        return None
 
 
 class BuildWorker:

@@ -164,11 +164,7 @@ class _Driver:
             done[target.name] = self._run_target(target, program, len(targets) - index)
         self.journal.add_event(self.job.id, "succeeded")
         self._show("track")
-        tracking = self._finish_tracking()
-        self._show("learn")
-        if note := learning.learn(self.home):
-            self.reporter.line(note)
-        return JobResult(self.job.id, "succeeded", done, tracking)
+        return JobResult(self.job.id, "succeeded", done, self._finish_tracking())
 
     def _take_devices(self, targets: list[JobTarget]) -> None:
         """One job at a time per device; who waits is told for whom."""
@@ -256,8 +252,8 @@ class _Driver:
             self.quiet()
             try:
                 roof = measure_roof(self.home, target.device)
-            except JobError as error:  # without it kernels stop later
-                self.reporter.line(f"{target.name}: {error.message}")
+            except (JobError, OSError) as error:  # without it kernels stop later
+                self.reporter.line(f"{target.name}: no roof: {error}")
                 return None
             self.reporter.line(f"{target.name}: {roof.words()}")
         return roof

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from tunefarm.costmodel.transfer import load_transfer, train
+from tunefarm.costmodel.transfer import Transfer, read_about, train
 from tunefarm.errors import StoreError
-from tunefarm.home import Home
+from tunefarm.home import Home, write_atomically
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 from tunefarm.results.journal import Job, JobTarget, Journal
 from tunefarm.results.lessons import home_lessons, lessons_of, lessons_path, write_lessons
@@ -19,19 +18,19 @@ TRAIN_LIMIT_S = 120.0
 
 def begin(home: Home, job: Job) -> tuple[Path | None, str]:
     """The cost model that `job` starts from, as it was when the job first began (a resumed job
-    goes on with the same), and a line that says so; None for none."""
+    goes on with the same, or without any), and a line that says so; None for none."""
     if not job.options.get("transfer"):
         return None, ""
     path = home.job_dir(job.id) / "costmodel.json"
-    if not path.exists():
-        if not home.costmodel.exists():
-            return None, ""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(home.costmodel, path)
     try:
-        about = load_transfer(path).about
-    except StoreError as error:
-        return None, f"{error.message}; going on without it"
+        if not path.exists():
+            if not home.costmodel.exists():
+                Transfer().save(home.costmodel)
+            write_atomically(path, home.costmodel.read_bytes())
+        about = read_about(path)
+    except (StoreError, OSError) as error:
+        reason = error.message if isinstance(error, StoreError) else str(error)
+        return None, f"{reason}; going on without it"
     if not about.get("kept"):
         return None, ""
     return path, (
@@ -53,12 +52,16 @@ def leave(
 
 
 def learn(home: Home) -> str:
-    """Train the farm's cost model on all lessons, in a child; a line that says what came of it."""
-    with Child("tunefarm.scheduler.learning:train_home") as child:
-        try:
+    """Train the farm's cost model on all lessons, in a child; a line that says what came of it.
+
+    What two jobs that end at once have taught is in the model of whoever trains last, or, at the
+    latest, in that of the next job.
+    """
+    try:
+        with Child("tunefarm.scheduler.learning:train_home") as child:
             return str(child.call(home.root, TRAIN_LIMIT_S))
-        except (ChildTimeout, ChildDied, ChildError) as error:
-            return f"the cost model could not be trained: {error}"
+    except (ChildTimeout, ChildDied, ChildError, OSError) as error:
+        return f"the cost model could not be trained: {error}"
 
 
 def train_home(root: Path) -> str:

@@ -158,7 +158,6 @@ class TargetRun:
                 if self.state.phase is not before:
                     self._phase_changed()
             self._report()
-        self._leave_lessons()
         return self.finals.packaged()
 
     def _leave_lessons(self) -> None:
@@ -166,8 +165,9 @@ class TargetRun:
         try:
             taught = ray.get(self.search.taught.remote(self.news), timeout=_LESSONS_LIMIT_S)
             learning.leave(self.home, self.journal, self.job, self.target, taught)
-        except (ray.exceptions.RayError, TimeoutError, OSError) as error:
-            self.reporter.line(f"{self.target.name}: nothing is left to learn from: {error}")
+        except Exception as error:
+            reason = str(error).strip().splitlines()[-1][:200]
+            self.reporter.line(f"{self.target.name}: it leaves nothing to learn from: {reason}")
 
     def _start_search(self) -> None:
         """A new search worker, told of every candidate; with its first task, of every result."""
@@ -181,6 +181,8 @@ class TargetRun:
             self.job.id, "phase", target=self.target.name, phase=self.state.phase.value
         )
         self.reporter.line(f"{self.target.name}: {self.state.phase.value}")
+        if self.state.phase is Phase.RACE:
+            self._leave_lessons()
 
     def _restore(self) -> list[Instruction]:
         """Tell the state machine every fact on record; its first instructions."""

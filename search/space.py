@@ -56,7 +56,8 @@ class Proposal:
     Attributes:
         point: as applied.
         trace: canonical JSON; see `Candidate.trace`.
-        features: what the cost model sees, one vector of float64.
+        features: what the cost model sees, one vector of float64: of a modelled point the figures
+            of its description, of any other `spaces.features.features_of_stores`.
     """
 
     point: Point

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tunefarm.search import replay
 from tunefarm.search.space import Description, Point, Proposal
-from tunefarm.search.spaces.features import features_of_family
 
 
 def realised(
@@ -26,4 +27,4 @@ def realised(
     except Exception:  # TVM raises many types for a primitive that cannot be applied
         return None
     replay.mark_complete(schedule, note)
-    return Proposal(point, replay.trace_json(schedule), features_of_family(about.figures))
+    return Proposal(point, replay.trace_json(schedule), np.array(about.figures))

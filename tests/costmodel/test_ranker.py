@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tunefarm.costmodel.features import summarise
-from tunefarm.costmodel.ranker import Ranker
+from tunefarm.costmodel.ranker import Ranker, train_ranking
 
 
 def landscape(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -40,6 +40,26 @@ def test_until_it_has_seen_enough_it_says_nothing() -> None:
     assert not ranker.ready
     assert not ranker.score(np.ones((3, 5))).any()
     assert len(ranker.score(np.ones((0, 5)))) == 0
+
+
+def test_it_ranks_from_the_start_where_earlier_jobs_have_taught_it() -> None:
+    features, latency = landscape(np.random.default_rng(10), 200)
+    rows = [(vector, float(value)) for vector, value in zip(features, latency, strict=True)]
+    taught = Ranker(prior=train_ranking([rows], 0))
+    assert taught.ready
+    unseen, seconds = landscape(np.random.default_rng(11), 100)
+    scores = taught.score(unseen)
+    assert np.corrcoef(np.argsort(np.argsort(-seconds)), np.argsort(np.argsort(scores)))[0, 1] > 0.7
+    for vector, value in rows[:30]:
+        taught.observe("t", vector, value)
+    assert not np.array_equal(taught.score(unseen), scores), "its own results are learnt on top"
+
+
+def test_a_ranking_of_other_features_is_not_used() -> None:
+    features, latency = landscape(np.random.default_rng(10), 50)
+    rows = [(vector, float(value)) for vector, value in zip(features, latency, strict=True)]
+    ranker = Ranker(prior=train_ranking([rows], 0))
+    assert not ranker.score(np.ones((3, 5))).any()
 
 
 def test_failures_rank_last() -> None:

@@ -99,6 +99,30 @@ def test_a_kernel_that_two_networks_share_is_no_evidence_for_itself() -> None:
     assert not evaluate([*lessons("a", kernels=6), *shared])
 
 
+def test_many_networks_are_left_out_several_at_a_time() -> None:
+    rows = [one for i in range(9) for one in lessons(f"n{i}", kernels=2, points=10)]
+    evidence = evaluate(rows)
+    assert len(evidence) == 6
+    assert sum(len(one.network.split()) for one in evidence) == 9
+
+
+def test_a_kernel_of_failures_alone_teaches_nothing_and_breaks_nothing() -> None:
+    dead = [replace(one, latency_s=None) for one in lessons("dead", kernels=8)]
+    model, evidence = train(dead)
+    assert not model.corrections
+    assert not evidence
+    late = [
+        replace(one, latency_s=None) if one.candidate.split()[2] in "0123456789" else one
+        for one in three_networks()
+    ]
+    assert all(math.isfinite(one.without + one.learnt) for one in evaluate(late))
+
+
+def test_lessons_of_another_length_are_left_out() -> None:
+    old = [replace(one, features=one.features[:3]) for one in lessons("old")]
+    assert train([*old, *three_networks()])[0].about["networks"] == 3
+
+
 def test_training_is_deterministic() -> None:
     rows = three_networks()
     features = np.stack([one.features for one in rows[:50]])
@@ -155,6 +179,9 @@ def test_a_model_that_was_cut_short_is_said_so(tmp_path: Path) -> None:
     path = tmp_path / "costmodel.json"
     train(three_networks())[0].save(path)
     text = path.read_text()
+    path.write_text(text[: len(text) // 2])
+    with pytest.raises(StoreError, match="train"):
+        load_transfer(path)
     path.write_text(text.replace('"paper": "', '"paper": "AAAA'))
     with pytest.raises(StoreError, match="train"):
         load_transfer(path)

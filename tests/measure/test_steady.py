@@ -72,6 +72,19 @@ def test_a_machine_that_has_become_slower_is_not_waited_for_forever() -> None:
     assert steady.waited_s == waited
 
 
+def test_what_was_slow_for_long_is_held_to_its_speed_again_once_it_recovers() -> None:
+    machine = Machine((0.0, 5.0), (9.0, 9.1))
+    steady = machine.steady()
+    while machine.now < 5.0:
+        steady.wait()
+        machine.sleep(0.1)
+    assert steady.there()
+    machine.now = 9.0
+    assert not steady.there(), "the second disturbance is noticed like the first"
+    assert steady.wait()
+    assert machine.now >= 9.1
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"gauge": null}', '{"gauge": {"shapes": 3}}'])
 def test_a_file_without_a_gauge_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "roof.json"

@@ -18,7 +18,7 @@ from tunefarm.frontend.tir import argument_specs
 from tunefarm.search import replay
 from tunefarm.search.space import Knob, Modelled, Point, Proposal
 from tunefarm.search.spaces import register_space
-from tunefarm.search.spaces.features import OWN, STORES
+from tunefarm.search.spaces.features import STORES
 
 
 @T.prim_func(s_tir=True)
@@ -119,9 +119,7 @@ class FaultySpace:
         schedule.tensorize(
             schedule.get_loops(schedule.get_sblock("matmul_update"))[-3], f"tests.{kind}"
         )
-        return Proposal(
-            point, replay.trace_json(schedule), np.full(STORES + OWN, float(point.sketch))
-        )
+        return Proposal(point, replay.trace_json(schedule), np.full(STORES, float(point.sketch)))
 
     def locate(self, trace: str) -> Point | None:
         for sketch in range(len(KINDS)):

@@ -53,6 +53,15 @@ def test_without_a_correction_for_its_family_a_space_stays_as_it_is() -> None:
     assert sorted(map(repr, learnt)) == sorted(map(repr, space.modelled()))
 
 
+def test_points_that_are_not_described_keep_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunefarm.search.learnt.REACH", 16)
+    space = ModelledSpace()
+    learnt = LearntSpace(space, taught(space, 128)).modelled()
+    ratios = [one.learnt_s / one.seconds for one in learnt if one.learnt_s]
+    assert len(set(np.round(ratios[16:], 6))) == 1
+    assert ratios[20] == pytest.approx(np.median(ratios[:16]), rel=0.1)
+
+
 class Corrected(ModelledSpace):
     """Somebody says of each point how much longer it takes than the model expects."""
 
