@@ -164,6 +164,31 @@ def test_sizes_without_divisors_are_padded(
         bench.check(proposal, str(number))
 
 
+def test_padding_is_right_wherever_it_is_computed(
+    kernels: Program, target, workers, tmp_path: Path
+) -> None:
+    """In a pass of its own, where it is read, or inside the tile; in every order of the loops."""
+    from tunefarm.search.spaces.register_tile import register_tile_space
+
+    checked = set()
+    for task in kernels.tasks:
+        bench = Bench(kernels, task, target, workers, tmp_path)
+        space = register_tile_space(bench.workload, target)
+        if space is None or ("conv2d" not in task.name and "pool" not in task.name):
+            continue
+        ways: dict[tuple[str, bool, bool], Point] = {}
+        for one in sorted(space.modelled(), key=lambda one: one.seconds):
+            tile = space._tile(one.point.values)
+            assert tile is not None
+            ways.setdefault((tile.before.value, tile.columns_first, tile.flat), one.point)
+        for (before, *_), point in ways.items():
+            proposal = space.realise(point, 0)
+            assert proposal is not None
+            bench.check(proposal, f"{before}{len(checked)}")
+            checked.add((task.name, before))
+    assert {before for _, before in checked} == {"apart", "inline", "local"}
+
+
 def _note_of(space, point: Point) -> str:
     from tunefarm.search import replay
 
