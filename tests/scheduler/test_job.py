@@ -225,9 +225,9 @@ print(json.dumps({
 def test_a_job_leaves_lessons_a_cost_model_and_a_roof(farm: dict[str, Any]) -> None:
     home, env = farm["home"], farm["env"]
     lessons = home_lessons(home)
-    assert len(lessons) == 30 + farm["done"].json["targets"]["llvm"]["failures"]
+    assert len(lessons) == 30 + sum(farm["done"].json["targets"]["llvm"]["failures"].values())
     assert {one.network for one in lessons} == {Journal(home).jobs()[-1].model_digest}
-    assert {one.family for one in lessons} == {"register-tile", "sketch"}
+    assert "register-tile" in {one.family for one in lessons}
     assert load_transfer(home.costmodel).about["lessons"] == len(lessons)
     assert "cost model trained on" in farm["done"].err
     exported = farm["root"] / "lessons.parquet"
