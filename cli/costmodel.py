@@ -79,8 +79,8 @@ def train_command(data: Path | None, seed: int, as_json: bool) -> None:
         f"{about['networks']} networks"
     )
     click.echo(f"kept: {', '.join(about['kept']) or 'nothing'}")
-    if about["dropped"]:
-        click.echo(f"dropped, for it does not help (or there is too little): {_list(about)}")
+    if dropped := ", ".join(about["dropped"]):
+        click.echo(f"dropped, for it does not help (or there is too little): {dropped}")
     click.echo(f"written to {home.costmodel}")
 
 
@@ -117,10 +117,6 @@ def _lessons(data: Path | None) -> tuple[Home, list[Lesson]]:
             hint="Every finished job leaves some: tunefarm submit",
         )
     return home, lessons
-
-
-def _list(about: Any) -> str:
-    return ", ".join(about["dropped"])
 
 
 def _rows(evidence: Sequence[HeldOut]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from tunefarm.devices.target import Target
 from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import TensorSpec, TuningTask
-from tunefarm.frontend.tir import argument_specs, workload_id, workload_module
+from tunefarm.frontend.tir import argument_specs, shared_divisors, workload_id, workload_module
 
 
 def importable_operators() -> frozenset[str]:
@@ -118,6 +118,19 @@ def fast_math(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModul
     """Exponentials and their kin as polynomials, in vectors: the library's are called once for
     every element. The largest relative error seen was 4e-7 (`docs/benchmarks.md`)."""
     return _run(module, [transform.FastMathTransform()], target, log, "fast math")
+
+
+def multiply_by_reciprocals(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:
+    """See `tir.shared_divisors`; in every kernel."""
+    started, total = time.perf_counter(), 0
+    for variable, function in module.functions_items():
+        if isinstance(function, tvm.tirx.PrimFunc):
+            function, count = shared_divisors(function)
+            if count:
+                module[variable] = function
+                total += count
+    log.note("tir.shared_divisors", started, f"{total} divisions")
+    return module
 
 
 def save(module: Any, path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
+from tvm import tirx
+from tvm.ir.expr import TensorLoad, Var
 from tvm.s_tir import meta_schedule as ms
+from tvm_ffi import structural_map, structural_walk
 
 from tunefarm.frontend.program import TensorSpec
 
@@ -26,3 +29,38 @@ def workload_module(function: Any) -> tvm.IRModule:
 def workload_id(workload: tvm.IRModule) -> str:
     """The structural hash: equal kernels of any model have it in common; 16 hex digits."""
     return f"{int(ms.utils.shash2hex(workload), 16):016x}"
+
+
+def shared_divisors(function: Any) -> tuple[Any, int]:
+    """Divisions by what a whole row shares, as products with its reciprocal, and how many there
+    were: a row then needs one division, where a vector of them takes ten cycles. The last bit of
+    the quotient may differ."""
+    count = 0
+
+    def in_store(store: Any) -> Any:
+        if not store.indices:
+            return store
+        along = _of_type(store.indices[-1], Var)
+
+        def product(division: Any) -> Any:
+            nonlocal count
+            loads = _of_type(division.b, TensorLoad)
+            inner = [use for use in _of_type(division.b, Var) if any(map(use.same_as, along))]
+            if inner or not loads or not str(division.ty).startswith("float"):
+                return division
+            count += 1
+            return division.a * (tirx.const(1.0, str(division.ty)) / division.b)
+
+        value = structural_map(store.value, (tirx.Div, product))
+        if value.same_as(store.value):
+            return store
+        return tirx.BufferStore(store.buffer, value, store.indices)
+
+    body = structural_map(function.body, (tirx.BufferStore, in_store))
+    return (function.with_body(body) if count else function), count
+
+
+def _of_type(node: Any, kind: type) -> list[Any]:
+    found: list[Any] = []
+    structural_walk(node, (kind, found.append))
+    return found

@@ -111,9 +111,7 @@ def make_reference(library: Library, facts: KernelFacts, protocol: Protocol) -> 
         outputs = {}
         for seed in protocol.seeds:
             arguments = kernel.bind(make_inputs(facts, seed, positive))
-            started = time.perf_counter()
-            kernel.run(arguments)
-            seconds.append(time.perf_counter() - started)
+            seconds.append(_seconds(kernel, arguments))
             outputs[f"out{seed}"] = arguments[-1].numpy()
         if all(np.isfinite(o).all() for o in outputs.values() if o.dtype.kind == "f"):
             break
@@ -145,9 +143,7 @@ def screen_untuned(
     inputs, _ = arguments.get(facts, protocol.seeds[0])
     bound = kernel.bind(inputs)
     while len(seconds) < protocol.screen_samples:
-        started = time.perf_counter()
-        kernel.run(bound)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(_seconds(kernel, bound))
     return Screening(tuple(seconds), False)
 
 
@@ -170,9 +166,7 @@ def screen(
     for seed in protocol.seeds:
         inputs, reference = arguments.get(facts, seed)
         bound = kernel.bind(inputs)
-        started = time.perf_counter()
-        kernel.run(bound)
-        elapsed = time.perf_counter() - started
+        elapsed = _seconds(kernel, bound)
         _check(bound[-1].numpy(), reference, facts, seed)
     if steady is not None:
         steady.wait()
@@ -211,32 +205,36 @@ def race(
     """Interleaved rounds of several candidates of one kernel, in random order in each round.
 
     An entry more than `truncate_factor` times slower than the fastest is sampled in every fourth
-    round only, and if it is slower than a whole screening, twice in all (`SLOW_CALLS`): its verdict
-    is clear, and its time is everybody's.
+    round only, and if it is slower than a whole screening, it is called `slow_calls` times in all:
+    its verdict is clear, and its time is everybody's.
 
     Returns:
-        Samples in seconds per call, by candidate; at least two each. A candidate whose result is
+        Samples in seconds per call, by candidate; at least one each. A candidate whose result is
         wrong now, having been right before, is left out.
     """
     facts, protocol = request.facts, request.protocol
     inputs, reference = arguments.get(facts, protocol.seeds[0])
-    kernels: dict[str, tuple[Kernel, list[Any], int]] = {}
+    kernels: dict[str, tuple[Kernel, list[Any]]] = {}
     estimates: dict[str, float] = {}
     for name, library in request.entries:
         kernel = Kernel(library, facts)
         bound = kernel.bind(inputs)
-        kernel.run(bound)
+        estimates[name] = _seconds(kernel, bound)
         try:
             _check(bound[-1].numpy(), reference, facts, protocol.seeds[0])
+            kernels[name] = (kernel, bound)
         except WrongResult:
-            continue
-        started = time.perf_counter()
-        kernel.run(bound)
-        estimates[name] = time.perf_counter() - started
-        kernels[name] = (kernel, bound, calls_per_sample(estimates[name], protocol))
+            del estimates[name]
     slow = protocol.truncate_factor * min(estimates.values(), default=0.0)
     crawling = {n for n, s in estimates.items() if s > max(slow, protocol.screen_s)}
-    samples = {name: [estimates[name]] if name in crawling else [] for name in kernels}
+    samples: dict[str, list[float]] = {name: [] for name in kernels}
+    for name, (kernel, bound) in kernels.items():
+        if name in crawling:
+            again = [_seconds(kernel, bound) for _ in range(protocol.slow_calls - 1)]
+            samples[name] = again or [estimates[name]]
+        else:
+            estimates[name] = _seconds(kernel, bound)
+    slow = protocol.truncate_factor * min(estimates.values(), default=0.0)
     rng = random.Random(protocol.seed + request.order_seed)
     deadline = time.perf_counter() + request.seconds
     waited_before = steady.waited_s if steady is not None else 0.0
@@ -244,19 +242,21 @@ def race(
         waited = steady.waited_s - waited_before if steady is not None else 0.0
         if turn >= 2 and time.perf_counter() > deadline + waited:
             break
-        names = [n for n in kernels if turn < 2 or turn % 4 == 0 or estimates[n] <= slow]
+        often = turn < 2 or turn % 4 == 0
+        names = [n for n in kernels if n not in crawling and (often or estimates[n] <= slow)]
         rng.shuffle(names)
         if steady is not None:
             steady.wait()
         for name in names:
-            kernel, bound, number = kernels[name]
-            if name not in crawling:
-                samples[name] += kernel.sample(bound, number, 1)
-            elif turn == 0:
-                started = time.perf_counter()
-                kernel.run(bound)
-                samples[name].append(time.perf_counter() - started)
+            kernel, bound = kernels[name]
+            samples[name] += kernel.sample(bound, calls_per_sample(estimates[name], protocol), 1)
     return samples
+
+
+def _seconds(kernel: Kernel, arguments: list[Any]) -> float:
+    started = time.perf_counter()
+    kernel.run(arguments)
+    return time.perf_counter() - started
 
 
 def canary() -> float:

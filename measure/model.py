@@ -42,8 +42,9 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
     """Rounds of both builds in random order, after one warm-up run of each.
 
     Returns:
-        Seconds per inference of ``base`` and ``tuned``, at least two each. Once one of them has
-        used up its time, the other goes on alone.
+        Seconds per inference of ``base`` and ``tuned``, at least one each. Once one of them has
+        used up its time, the other goes on alone. A build of which two runs would take longer
+        than that is run `slow_calls` times in all, and where that is once, its first run counts.
     """
     models = {"base": CompiledModel(request.base), "tuned": CompiledModel(request.tuned)}
     inputs = [
@@ -51,18 +52,26 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
         for index, spec in enumerate(request.inputs)
     ]
     bound = {name: model.upload(inputs) for name, model in models.items()}
-    for name, model in models.items():
-        model.run(bound[name])
+    protocol = request.protocol
+    first = {name: _seconds(model, bound[name]) for name, model in models.items()}
+    slow = {name for name, seconds in first.items() if 2 * seconds > protocol.model_s / 2}
     samples: dict[str, list[float]] = {name: [] for name in models}
-    spent = dict.fromkeys(models, 0.0)
-    rng = random.Random(request.protocol.seed + request.process)
-    for turn in range(request.protocol.model_rounds):
-        names = [n for n in models if turn < 2 or spent[n] < request.protocol.model_s / 2]
+    rng = random.Random(protocol.seed + request.process)
+
+    def is_due(name: str, turn: int) -> bool:
+        if name in slow:
+            return turn < protocol.slow_calls - 1
+        return turn < 2 or sum(samples[name]) < protocol.model_s / 2
+
+    for turn in range(protocol.model_rounds):
+        names = [name for name in models if is_due(name, turn)]
         rng.shuffle(names)
         for name in names:
-            started = time.perf_counter()
-            models[name].run(bound[name])
-            elapsed = time.perf_counter() - started
-            samples[name].append(elapsed)
-            spent[name] += elapsed
-    return samples
+            samples[name].append(_seconds(models[name], bound[name]))
+    return {name: found or [first[name]] for name, found in samples.items()}
+
+
+def _seconds(model: CompiledModel, arguments: list[Any]) -> float:
+    started = time.perf_counter()
+    model.run(arguments)
+    return time.perf_counter() - started

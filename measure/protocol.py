@@ -6,10 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-SLOW_CALLS = 3
-"""Calls of a kernel in one process of a race when it is far slower than the fastest: the one that
-is checked, and two samples."""
-
 
 @dataclass(frozen=True)
 class Protocol:
@@ -34,6 +30,8 @@ class Protocol:
         final_processes, final_rounds: the same for the held-out run, winner against untuned. With
             fewer than six processes the bootstrap of their median cannot reach 95 %.
         model_processes, model_rounds, model_s: the same for the whole model.
+        slow_calls: calls in one process of what is far slower than the others and than a screening:
+            the first, which is checked, counts as a sample only where it is the only one.
         resamples: of the bootstrap; confidence of its intervals; margin of a verdict.
     """
 
@@ -59,6 +57,7 @@ class Protocol:
     model_processes: int = 6
     model_rounds: int = 20
     model_s: float = 6.0
+    slow_calls: int = 3
     resamples: int = 10_000
     confidence: float = 0.95
     margin: float = 0.005

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from tunefarm.measure.protocol import SLOW_CALLS, Protocol
+from tunefarm.measure.protocol import Protocol
 
 
 @dataclass
@@ -124,9 +125,37 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
     """
     untuned = [p.baseline_s for p in tasks if p.baseline_s is not None]
     weighted = sum(p.weight * (p.baseline_s or 0.0) for p in tasks)
-    slow = SLOW_CALLS * sum(untuned)
-    races = protocol.race_processes * (0.6 + 0.14 * len(untuned) + slow)
+    slow = protocol.slow_calls * sum(untuned)
+    races = protocol.race_processes * (0.6 + 0.14 * len(untuned))
     finals = protocol.final_processes * (0.6 + 0.08 * len(untuned) + slow)
-    runs = 1 + min(protocol.model_rounds, max(2.0, protocol.model_s / 2 / max(1e-4, weighted)))
+    runs = 1 + min(protocol.model_rounds, protocol.model_s / 2 / max(1e-4, weighted))
+    runs = max(runs, protocol.slow_calls)
     model = protocol.model_processes * (0.8 + weighted * runs)
     return races + finals + model + 2.0 + 0.17 * len(untuned) + 20.0
+
+
+SHARE = 0.5
+"""Of a budget, the least that tuning gets."""
+
+
+def affordable(tasks: Collection[Progress], protocol: Protocol, budget_s: float | None) -> Protocol:
+    """`protocol`, with fewer calls of what is slow where the finals would otherwise take more than
+    tuning leaves them. Never fewer than one in each process: then they take what they take."""
+    for calls in range(protocol.slow_calls, 0, -1):
+        fitted = dataclasses.replace(protocol, slow_calls=calls)
+        if budget_s is None or closing_s(tasks, fitted) <= (1 - SHARE) * budget_s:
+            break
+    return fitted
+
+
+def overrun_s(tasks: Collection[Progress], protocol: Protocol, budget_s: float) -> float:
+    """Seconds by which a budget cannot be kept: the finals take longer than tuning leaves them,
+    however few calls they make."""
+    closing = closing_s(tasks, affordable(tasks, protocol, budget_s))
+    return max(0.0, closing - (1 - SHARE) * budget_s)
+
+
+def tuning_s(tasks: Collection[Progress], protocol: Protocol, budget_s: float) -> float:
+    """Seconds of a budget until tuning must stop for the budget to be kept."""
+    closing = closing_s(tasks, affordable(tasks, protocol, budget_s))
+    return budget_s - min(closing, (1 - SHARE) * budget_s)

@@ -217,11 +217,10 @@ class _Driver:
         transfer, note = learning.begin(self.home, self.job)
         if note:
             self.reporter.line(f"{target.name}: {note}")
-        deadline = None
+        budget_s = None
         if self.options["budget_s"]:
             spent = self.spent_s + time.monotonic() - self.started
-            left = self.options["budget_s"] - spent
-            deadline = time.monotonic() + max(0.0, left / targets_left)
+            budget_s = max(0.0, self.options["budget_s"] - spent) / targets_left
         run = TargetRun(
             self.home,
             self.journal,
@@ -231,7 +230,7 @@ class _Driver:
             limits,
             protocol,
             self.reporter,
-            deadline,
+            budget_s,
             self.check,
             self.sync,
             self.quiet,

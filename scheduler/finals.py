@@ -56,8 +56,8 @@ class Finals:
     candidates: dict[str, Candidate]
 
     def race_entries(self, phase: Phase, screened: dict[str, float]) -> dict[str, list[str]]:
-        """Who runs, by kernel: in the race its best candidates, in the final their winner; the
-        untuned schedule always runs with them.
+        """Who runs, by kernel: in the race its best candidates, in the final their winner and the
+        untuned schedule.
 
         Args:
             screened: median latency in seconds of every sound candidate, baselines included.
@@ -66,12 +66,12 @@ class Finals:
         entries = {}
         for task, base in self._baselines().items():
             if phase is Phase.FINAL:
-                chosen = [winners[task]] if task in winners else []
+                chosen = [base, winners[task]] if task in winners else []
             else:
                 mine = {c: s for c, s in screened.items() if self._proposed_for(c, task)}
                 chosen = finalists(mine, self.protocol.race_top)
             if chosen and base in screened:
-                entries[task] = [base, *chosen]
+                entries[task] = chosen
         return entries
 
     def _baselines(self) -> dict[str, str]:
@@ -158,9 +158,9 @@ class Finals:
             AssembleRequest(self.program.baseline, (), (), target, base),
         )
 
-    def model_request(self, process: int) -> ModelRequest:
+    def model_request(self, process: int, protocol: Protocol) -> ModelRequest:
         base, tuned = self._libraries()
-        return ModelRequest(base, tuned, self.program.inputs, self.protocol, process)
+        return ModelRequest(base, tuned, self.program.inputs, protocol, process)
 
     def package_result(self, elapsed_s: float) -> None:
         """Verdict on the whole model, parity, and the artifact.

@@ -24,9 +24,10 @@ def begin(home: Home, job: Job) -> tuple[Path | None, str]:
     path = home.job_dir(job.id) / "costmodel.json"
     try:
         if not path.exists():
-            if not home.costmodel.exists():
-                Transfer().save(home.costmodel)
-            write_atomically(path, home.costmodel.read_bytes())
+            if home.costmodel.exists():
+                write_atomically(path, home.costmodel.read_bytes())
+            else:
+                Transfer().save(path)
         about = read_about(path)
     except (StoreError, OSError) as error:
         reason = error.message if isinstance(error, StoreError) else str(error)

@@ -7,7 +7,6 @@ decision is never lost; `restore` tells it all again after a crash.
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,26 +16,25 @@ from typing import Any
 import ray
 
 from tunefarm.devices.roof import Roof
-from tunefarm.errors import Failure, FailureKind, JobFailed, TunefarmError
+from tunefarm.errors import Failure, FailureKind, JobFailed, TunefarmError, last_line
 from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.home import Home
-from tunefarm.measure.build import BuildOutcome, BuildRequest, Library
+from tunefarm.measure.build import BuildRequest
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.roofline import roof_path
 from tunefarm.measure.runner import RaceRequest, ScreenRequest
 from tunefarm.results.artifact import Packaged
-from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
-from tunefarm.results.known import Known, known
+from tunefarm.results.journal import Job, JobTarget, Journal
 from tunefarm.scheduler import actors, learning
-from tunefarm.scheduler.budget import closing_s
-from tunefarm.scheduler.finals import Finals, process_measurements
+from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
+from tunefarm.scheduler.finals import Finals
+from tunefarm.scheduler.ledger import Ledger
 from tunefarm.scheduler.losses import LOST_LIMIT, Losses
 from tunefarm.scheduler.progress import Reporter, tuning_snapshot
 from tunefarm.scheduler.state import (
     BudgetSpent,
     Build,
-    Built,
     Event,
     Imported,
     Instruction,
@@ -54,8 +52,7 @@ from tunefarm.scheduler.state import (
     TargetState,
     Task,
 )
-from tunefarm.search.candidate import Candidate, baseline
-from tunefarm.search.proposer import Result
+from tunefarm.search.candidate import baseline
 
 _SYNC_EVERY_S = 20.0
 _LESSONS_LIMIT_S = 60.0
@@ -66,8 +63,8 @@ class TargetRun:
     """Runs one target to its end.
 
     Args:
-        deadline: `time.monotonic()` at which all should be done, None for no limit. Tuning stops
-            when what follows it will take the rest; at least half of the time is for tuning.
+        budget_s: seconds in which all should be done, None for no limit. Tuning stops when what
+            follows it will take the rest; at least half of the time is for tuning.
         check: called between events; raises to end the run.
         sync: asks the tracker to catch up; quiet: waits until it has.
         transfer: the cost model to start from.
@@ -82,25 +79,21 @@ class TargetRun:
     limits: Limits
     protocol: Protocol
     reporter: Reporter
-    deadline: float | None
+    budget_s: float | None
     check: Callable[[], None]
     sync: Callable[[], None]
     quiet: Callable[[], None]
     transfer: Path | None = None
     roof: Roof | None = None
-    candidates: dict[str, Candidate] = field(default_factory=dict)
-    libraries: dict[str, Library] = field(default_factory=dict)
-    screened: dict[str, float] = field(default_factory=dict)
     running: dict[Any, Instruction] = field(default_factory=dict)
-    news: list[Result] = field(default_factory=list)
     losses: Losses = field(default_factory=Losses)
     asked: dict[Any, Any] = field(default_factory=dict)
-    known: list[Known] = field(default_factory=list)
-    block: int | None = None
+    spent: bool = False
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.state = TargetState(self.limits)
+        self.ledger = Ledger(self.journal, self.job, self.target)
         self.directory = self.home.job_dir(self.job.id) / self.target.name.replace("/", "-")
         self.plan = actors.SearchPlan(
             self.program.directory,
@@ -124,7 +117,6 @@ class TargetRun:
         )
         self.idle_builders = list(self.builders)
         self.builder_of: dict[Any, Any] = {}
-        self.build_seconds: dict[str, float] = {}
         self.finals = Finals(
             self.home,
             self.journal,
@@ -133,7 +125,7 @@ class TargetRun:
             self.program,
             self.protocol,
             self.directory,
-            self.candidates,
+            self.ledger.candidates,
         )
         self.last_sync = time.monotonic()
 
@@ -163,18 +155,18 @@ class TargetRun:
     def _leave_lessons(self) -> None:
         """For later jobs; that they cannot be had is no reason to lose this one."""
         try:
-            taught = ray.get(self.search.taught.remote(self.news), timeout=_LESSONS_LIMIT_S)
+            taught = ray.get(self.search.taught.remote(self.ledger.news), timeout=_LESSONS_LIMIT_S)
             learning.leave(self.home, self.journal, self.job, self.target, taught)
         except Exception as error:
-            reason = str(error).strip().splitlines()[-1][:200]
+            reason = last_line(error, 200)
             self.reporter.line(f"{self.target.name}: it leaves nothing to learn from: {reason}")
 
     def _start_search(self) -> None:
         """A new search worker, told of every candidate; with its first task, of every result."""
         self.search = actors.spawn(actors.SearchWorker, self.plan, restarts=0)
-        proposed = [c for c in self.candidates.values() if not c.untuned]
+        proposed = [c for c in self.ledger.candidates.values() if not c.untuned]
         self.search.recall.remote(proposed)
-        self.news = self._all_results()
+        self.ledger.news = self.ledger.results()
 
     def _phase_changed(self) -> None:
         self.journal.add_event(
@@ -183,6 +175,13 @@ class TargetRun:
         self.reporter.line(f"{self.target.name}: {self.state.phase.value}")
         if self.state.phase is Phase.RACE:
             self._leave_lessons()
+        if self.state.phase is Phase.TUNE and self.budget_s is not None:
+            over = overrun_s(self.state.tasks.values(), self.protocol, self.budget_s)
+            if over > 0.05 * self.budget_s:
+                self.reporter.line(
+                    f"{self.target.name}: the untuned model is so slow that judging the result "
+                    f"takes more than half of the budget: about {over:.0f} s too long"
+                )
 
     def _restore(self) -> list[Instruction]:
         """Tell the state machine every fact on record; its first instructions."""
@@ -192,7 +191,7 @@ class TargetRun:
             baseline(t.id, self.target.resolved.text, self.target.toolchain)
             for t in self.program.tasks
         ]
-        self.candidates.update({c.id: c for c in baselines})
+        self.ledger.candidates.update({c.id: c for c in baselines})
         self.state.restore(
             Imported(
                 tuple(
@@ -203,14 +202,14 @@ class TargetRun:
         )
         self._take_known()
         for candidate in self.journal.candidates(job, name):
-            self.candidates[candidate.id] = candidate
+            self.ledger.candidates[candidate.id] = candidate
             self.state.restore(Proposed(candidate.task, (candidate.id,)))
         for candidate_id, latency, truncated in self.journal.outcomes(job, name):
             self.state.restore(Screened(candidate_id, latency))
-            self._note_result(candidate_id, latency, truncated)
-        for one in self.known:
+            self.ledger.note(candidate_id, latency, truncated)
+        for one in self.ledger.known:
             self.state.restore(Screened(one.candidate.id, one.latency_s))
-            self._note_result(one.candidate.id, one.latency_s, one.truncated)
+            self.ledger.note(one.candidate.id, one.latency_s, one.truncated)
         if self._had_reached(Phase.RACE):
             self.state.restore(BudgetSpent())
         instructions = self.state.resume_work()
@@ -226,10 +225,9 @@ class TargetRun:
     def _take_known(self) -> None:
         """Results of earlier jobs, as if they were this one's: they count as trials, unless the job
         is to tune again, and whoever races is measured anew."""
-        self.known = found = known(self.journal, self.job, self.target)
+        found = self.ledger.take_known()
         if not found:
             return
-        self.journal.add_candidates(self.job.id, self.target.name, [k.candidate for k in found])
         if self.job.options.get("retune"):
             more = self.limits.trials + len(found)
             self.limits = dataclasses.replace(self.limits, trials=more)
@@ -246,18 +244,12 @@ class TargetRun:
             for e in self.journal.events(self.job.id)
         )
 
-    def _note_result(self, candidate: str, latency_s: float | None, truncated: bool) -> None:
-        if latency_s is not None and not truncated:
-            self.screened[candidate] = latency_s
-        if not self.candidates[candidate].untuned:
-            self.news.append(Result(self.candidates[candidate], latency_s))
-
     # ------------------------------------------------------------ instructions
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case Propose(task, count, in_flight):
-                news, self.news = self.news, []
+                news, self.ledger.news = self.ledger.news, []
                 reference = self.search.propose.remote(task, count, in_flight, news)
                 self.asked[reference] = self.search
             case Build(candidate):
@@ -267,9 +259,9 @@ class TargetRun:
                 self.builder_of[reference] = worker
             case Screen(candidate, incumbent_s):
                 self.quiet()
-                one = self.candidates[candidate]
+                one = self.ledger.candidates[candidate]
                 request = ScreenRequest(
-                    self.libraries[candidate],
+                    self.ledger.libraries[candidate],
                     self._facts(one.task),
                     self.protocol,
                     incumbent_s,
@@ -278,7 +270,8 @@ class TargetRun:
                 reference = self.device.screen.remote(request)
             case RunProcess(Phase.COMPARE, process):
                 self.quiet()
-                reference = self.device.model.remote(self.finals.model_request(process))
+                whole = self.finals.model_request(process, self._finals_protocol())
+                reference = self.device.model.remote(whole)
             case RunProcess(phase, process):
                 self.quiet()
                 reference = self.device.race.remote(self._race_request(phase, process))
@@ -295,7 +288,7 @@ class TargetRun:
         self.running[reference] = instruction
 
     def _build_request(self, candidate: str) -> BuildRequest:
-        one = self.candidates[candidate]
+        one = self.ledger.candidates[candidate]
         return BuildRequest(
             self.program.workload(one.task),
             self.target.resolved,
@@ -321,7 +314,7 @@ class TargetRun:
         events: list[Event] = []
         until = self._tune_until()
         if until is not None and time.monotonic() > until:
-            self.deadline = None
+            self.spent = True
             events.append(BudgetSpent())
         ready, _ = ray.wait(list(self.running), num_returns=1, timeout=0.5)
         for reference in ready:
@@ -355,7 +348,7 @@ class TargetRun:
         failure = Failure(FailureKind.INFRASTRUCTURE, f"its worker died {LOST_LIMIT} times")
         match instruction:
             case Build(candidate) | Screen(candidate, _):
-                return self._failed(candidate, failure)
+                return [self.ledger.failed(candidate, failure)]
             case Propose(task, _, _):
                 return [Proposed(task, ())]
         raise JobFailed(f"{instruction}: {failure.message}", hint="See the job's log.")
@@ -363,7 +356,7 @@ class TargetRun:
     def _raised(self, instruction: Instruction, error: ray.exceptions.RayTaskError) -> list[Event]:
         """An exception in a worker: a kernel whose space fails is left alone, all else ends."""
         cause = error.cause
-        reason = str(cause or error).strip().splitlines()[-1][:300]
+        reason = last_line(cause or error)
         if isinstance(instruction, Propose):
             self.reporter.line(
                 f"{self.target.name}: kernel {instruction.task} has no usable space: {reason}"
@@ -376,86 +369,45 @@ class TargetRun:
             hint=f"See the job's log: tunefarm logs {self.job.id}",
         ) from error
 
-    def _all_results(self) -> list[Result]:
-        return [
-            Result(self.candidates[candidate], latency)
-            for candidate, latency, _ in self.journal.outcomes(self.job.id, self.target.name)
-            if not self.candidates[candidate].untuned
-        ] + [Result(k.candidate, k.latency_s) for k in self.known]
-
     def _record(self, instruction: Instruction, answer: Any) -> Iterable[Event]:
         """First the journal, then the event."""
-        job, name = self.job.id, self.target.name
         match instruction:
             case Propose(task, _, _):
-                self.journal.add_candidates(job, name, answer)
-                self.candidates.update({c.id: c for c in answer})
-                return [Proposed(task, tuple(c.id for c in answer))]
+                return [self.ledger.proposed(task, answer)]
             case Build(candidate):
-                return self._built(candidate, answer)
+                return [self.ledger.built(candidate, answer)]
             case Screen(candidate, _):
-                outcome, block = answer
-                if block is not None:
-                    self.block = self.journal.add_block(job, name, block.canary_s, block.conditions)
-                if outcome.failure is not None:
-                    return self._failed(candidate, outcome.failure)
-                return self._screened(candidate, outcome.screening)
+                return [self.ledger.screened(candidate, *answer)]
             case RunProcess(phase, process):
-                made = process_measurements(phase, process, answer)
-                self.journal.add_process(job, name, phase.value, process, made)
-                return [ProcessDone(phase, process)]
+                return [self.ledger.raced(phase, process, answer)]
             case Step(phase):
                 left = sum(one.packing_left for one in answer or [])
                 if left:
-                    self.reporter.line(f"{name}: {left} weights are repacked at every inference")
+                    self.reporter.line(
+                        f"{self.target.name}: {left} weights are repacked at every inference"
+                    )
                 return [StepDone(phase)]
-
-    def _built(self, candidate: str, outcome: BuildOutcome) -> list[Event]:
-        self.build_seconds[candidate] = outcome.seconds
-        if outcome.library is None:
-            assert outcome.failure is not None
-            return self._failed(candidate, outcome.failure)
-        self.libraries[candidate] = outcome.library
-        return [Built(candidate, True)]
-
-    def _failed(self, candidate: str, failure: Failure) -> list[Event]:
-        self.journal.add_failure(self.job.id, self.target.name, candidate, failure)
-        self._note_result(candidate, None, False)
-        return [Screened(candidate, None)]
-
-    def _screened(self, candidate: str, screening: Any) -> list[Event]:
-        stage = "baseline" if self.candidates[candidate].untuned else "screen"
-        measurement = Measurement(
-            candidate,
-            stage,
-            0,
-            screening.samples,
-            screening.truncated,
-            self.build_seconds.get(candidate),
-            self.block,
-        )
-        self.journal.add_measurements(self.job.id, self.target.name, [measurement])
-        latency = statistics.median(screening.samples)
-        self._note_result(candidate, latency, screening.truncated)
-        return [Screened(candidate, latency)]
 
     # ------------------------------------------------------------------- races
 
     def _race_request(self, phase: Phase, process: int) -> RaceRequest:
-        entries = self.finals.race_entries(phase, self.screened)
+        entries = self.finals.race_entries(phase, self.ledger.latencies)
         self._ensure_built(c for chosen in entries.values() for c in chosen)
         kernels = tuple(
-            (self._facts(task), tuple((c, self.libraries[c]) for c in chosen))
+            (self._facts(task), tuple((c, self.ledger.libraries[c]) for c in chosen))
             for task, chosen in entries.items()
-            if all(c in self.libraries for c in chosen)
+            if all(c in self.ledger.libraries for c in chosen)
         )
         offset = 100 if phase is Phase.FINAL else 0  # other orders than in the race
         rounds = self.protocol.final_rounds if offset else self.protocol.race_rounds
-        return RaceRequest(kernels, self.protocol, rounds, process + offset)
+        return RaceRequest(kernels, self._finals_protocol(), rounds, process + offset)
+
+    def _finals_protocol(self) -> Protocol:
+        return affordable(self.state.tasks.values(), self.protocol, self.budget_s)
 
     def _ensure_built(self, needed: Iterable[str]) -> None:
         """After a resume, what was built in an earlier life is built again (from its trace)."""
-        missing = [c for c in needed if c not in self.libraries]
+        missing = [c for c in needed if c not in self.ledger.libraries]
         if not missing:
             return
         pool = ray.util.ActorPool(self.builders)
@@ -464,7 +416,7 @@ class TargetRun:
         )
         for candidate, outcome in zip(missing, outcomes, strict=True):
             if outcome.library is not None:
-                self.libraries[candidate] = outcome.library
+                self.ledger.libraries[candidate] = outcome.library
 
     # ------------------------------------------------------------------ report
 
@@ -474,7 +426,7 @@ class TargetRun:
                 self.state,
                 job=self.job.id,
                 target=self.target.name,
-                built=len(self.libraries),
+                built=len(self.ledger.libraries),
                 elapsed_s=time.monotonic() - self.started,
                 budget_left_s=None if (u := self._tune_until()) is None else u - time.monotonic(),
             )
@@ -482,7 +434,6 @@ class TargetRun:
 
     def _tune_until(self) -> float | None:
         """`time.monotonic()` at which tuning must stop for the deadline to be kept."""
-        if self.deadline is None:
+        if self.budget_s is None or self.spent:
             return None
-        closing = closing_s(self.state.tasks.values(), self.protocol)
-        return self.deadline - min(closing, 0.5 * (self.deadline - self.started))
+        return self.started + tuning_s(self.state.tasks.values(), self.protocol, self.budget_s)

@@ -36,18 +36,19 @@ class LearntSpace:
         points = sorted(self._space.modelled(), key=lambda one: one.seconds)
         near = {one.point: self._space.describe(one.point) for one in points[:REACH]}
         learnt: dict[Point, float] = {}
-        usual = 0.0
+        usual: list[float] = []
         for family in {about.family for about in near.values() if about is not None}:
             described = {p: a.figures for p, a in near.items() if a and a.family == family}
             found = self._transfer.correction(family, np.array(list(described.values())))
             if found is not None:
                 learnt.update(zip(described, map(float, found), strict=True))
-                usual = float(np.median(found))
+                usual.extend(map(float, found))
         if not learnt:
             return tuple(points)
         # Whoever was not described keeps its place among those that were.
+        middle = float(np.median(usual))
         return tuple(
-            replace(one, learnt_s=one.seconds * math.exp(learnt.get(one.point, usual)))
+            replace(one, learnt_s=one.seconds * math.exp(learnt.get(one.point, middle)))
             for one in points
         )
 

@@ -168,7 +168,7 @@ class Proposer:
                 Taught(
                     known.candidate.id,
                     about.family if about else SKETCH,
-                    np.array(about.figures) if about else known.proposal.features,
+                    known.proposal.features,
                     known.expected_s if about else None,
                 )
             )

@@ -85,6 +85,11 @@ def kernels(path: Path) -> Path:
         helper.make_node("MaxPool", ["x"], ["pool"], kernel_shape=[3, 3], strides=[2, 2], **same),
         helper.make_node("Softmax", ["s"], ["softmax"]),
         helper.make_node("LayerNormalization", ["s", "n1", "n2"], ["norm"]),
+        helper.make_node("Add", ["e", "e2"], ["sum"]),
+        helper.make_node("Sigmoid", ["sum"], ["chain"]),
+        helper.make_node("Transpose", ["e"], ["turned"], perm=[1, 0]),
+        helper.make_node("Concat", ["e", "e2"], ["joined"], axis=1),
+        helper.make_node("Mul", ["e", "n1"], ["scaled"]),
     ]
     constants = [
         *(("w1", weights(64, 40)), ("b1", weights(40))),
@@ -95,6 +100,7 @@ def kernels(path: Path) -> Path:
     inputs = [
         *(("a", [29, 41]), ("b", [41, 37]), ("q", [3, 16, 8]), ("k", [3, 8, 24])),
         *(("d", [4, 64]), ("x", [1, 16, 14, 14]), ("s", [6, 48])),
+        *(("e", [40, 48]), ("e2", [40, 48])),
     ]
     outputs = [
         *(("matmul", [29, 37]), ("batched", [3, 16, 24]), ("dense", [4, 40])),
@@ -104,6 +110,7 @@ def kernels(path: Path) -> Path:
             ("pool", [1, 16, 7, 7]),
         ),
         *(("softmax", [6, 48]), ("norm", [6, 48])),
+        *(("chain", [40, 48]), ("turned", [48, 40]), ("joined", [40, 96]), ("scaled", [40, 48])),
     ]
     return _save(path, nodes, inputs, outputs, constants, opset=17)
 

@@ -26,12 +26,14 @@ def register_space(name: str, factory: SpaceFactory) -> None:
 def design_space(workload: Any, target: Target, transfer: Transfer | None = None) -> Space:
     """Every family that fits, and TVM's own sketches, so that no kernel is without a space; its
     hardware models corrected by `transfer`."""
+    from tunefarm.search.spaces.elementwise import elementwise_space
     from tunefarm.search.spaces.generic import GenericSpace
     from tunefarm.search.spaces.register_tile import register_tile_space
     from tunefarm.search.spaces.rowwise import rowwise_space
 
     spaces: list[Space] = [GenericSpace(workload, target)]
-    for factory in (register_tile_space, rowwise_space, *_FACTORIES.values()):
+    own = (register_tile_space, rowwise_space, elementwise_space)
+    for factory in (*own, *_FACTORIES.values()):
         space = factory(workload, target)
         if space is not None:
             spaces.append(space)

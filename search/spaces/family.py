@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from tunefarm.search import replay
-from tunefarm.search.space import Description, Point, Proposal
+from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal
 
 
 def realised(
@@ -28,3 +31,81 @@ def realised(
         return None
     replay.mark_complete(schedule, note)
     return Proposal(point, replay.trace_json(schedule), np.array(about.figures))
+
+
+def in_words(family: str, one: Any) -> str:
+    """A point in words, for the trace: whoever reads the trace sees what it is."""
+    return " ".join(
+        [family, *(f"{field.name}={getattr(one, field.name)}" for field in fields(one))]
+    )
+
+
+@dataclass(frozen=True)
+class Way(ABC):
+    """One of few ways to run a kernel; its fields are plain values."""
+
+    @abstractmethod
+    def coordinates(self) -> tuple[float, ...]:
+        """See `Modelled.coordinates`."""
+
+
+W = TypeVar("W", bound=Way)
+
+
+@dataclass(frozen=True)
+class FewWays(Generic[W]):
+    """The space of a kernel for which a family has so few points that one knob lists them all.
+
+    Attributes:
+        family: its name.
+        ways: the points.
+        estimate: the seconds that a model of the hardware expects of one.
+        schedule: applies one to the unscheduled kernel in the schedule that it is given.
+        figures: of the kernel and the hardware; what a cost model learns from, besides the way.
+    """
+
+    family: str
+    workload: Any
+    ways: Sequence[W]
+    estimate: Callable[[W], float]
+    schedule: Callable[[Any, W], None]
+    figures: tuple[float, ...]
+
+    @property
+    def sketches(self) -> tuple[tuple[Knob, ...], ...]:
+        return ((Knob(KnobKind.CHOICE, len(self.ways)),),)
+
+    def modelled(self) -> Sequence[Modelled]:
+        return [
+            Modelled(Point(0, (i,)), self.estimate(one), one.coordinates())
+            for i, one in enumerate(self.ways)
+        ]
+
+    def describe(self, point: Point) -> Description:
+        (value,) = point.values
+        assert isinstance(value, int)
+        return self._described(self.ways[value])
+
+    def _described(self, one: W) -> Description:
+        seconds = float(np.log2(self.estimate(one)))
+        return Description(self.family, (seconds, *self.figures, *one.coordinates()))
+
+    def realise(self, point: Point, seed: int) -> Proposal | None:
+        """See `Space.realise`; None for a value is drawn from `seed`."""
+        (value,) = point.values
+        chosen = value if isinstance(value, int) else seed % len(self.ways)
+        one = self.ways[chosen]
+        return realised(
+            self.workload,
+            lambda schedule: self.schedule(schedule, one),
+            Point(0, (chosen,)),
+            in_words(self.family, one),
+            self._described(one),
+        )
+
+    def locate(self, trace: str) -> Point | None:
+        return self._by_words.get(replay.completed_by(trace) or "")
+
+    @cached_property
+    def _by_words(self) -> dict[str, Point]:
+        return {in_words(self.family, one): Point(0, (i,)) for i, one in enumerate(self.ways)}

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.expr import TensorLoad, Var
+from tvm.ir.expr import Call, TensorLoad, Var
 from tvm.s_tir import SBlock
 from tvm.sym.pattern import detect_linear_equation
 from tvm_ffi import structural_equal, structural_walk
@@ -35,6 +35,8 @@ class Stage:
         shape: of that buffer, in elements.
         direct: its spatial axes are the dimensions of what it writes, in order.
         copies: it writes, element for element and at the same place, what it reads.
+        branches: a condition on its last axis decides what it computes (padding along it, a
+            concatenation): in vectors that is element by element.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Stage:
     shape: tuple[int, ...]
     direct: bool
     copies: bool
+    branches: bool
     node: Any
 
     @property
@@ -167,7 +170,28 @@ def _stage(node: Any) -> Stage:
         and tuple(map(int, store.value.source.shape)) == shape
     )
     reads = tuple(region.source.name for region in node.reads)
-    return Stage(node.name_hint, axes, reads, written.name, shape, direct, copies, node)
+    branches = bool(spatial) and any(
+        _uses(condition, spatial[-1]) for condition in conditions(store)
+    )
+    return Stage(node.name_hint, axes, reads, written.name, shape, direct, copies, branches, node)
+
+
+def conditions(node: Any) -> list[Any]:
+    """What the choices in `node` depend on."""
+    found: list[Any] = []
+
+    def visit(call: Any) -> None:
+        if getattr(call.op, "name", "") == "prim.if_then_else":
+            found.append(call.args[0])
+
+    structural_walk(node, (Call, visit))
+    return found
+
+
+def _uses(node: Any, variable: Any) -> bool:
+    uses: list[Any] = []
+    structural_walk(node, (Var, uses.append))
+    return any(use.same_as(variable) for use in uses)
 
 
 def reduction_of(workload: Any) -> Reduction | None:
@@ -248,20 +272,20 @@ def _operand(block: Stage, load: Any, free: frozenset[str]) -> Operand:
         tuple(int(size) for size in load.source.shape),
         name in free,
         tuple(_group(load, variable) for variable in variables),
-        tuple(_stride(load, variable) for variable in variables),
+        tuple(stride(load, variable) for variable in variables),
     )
 
 
-def _stride(load: Any, variable: Any) -> int | None:
-    """See `Operand.strides`."""
-    stride, elements = 0, 1
+def stride(load: Any, variable: Any) -> int | None:
+    """Elements between what `load` reads for neighbours of `variable`; None where it varies."""
+    found, elements = 0, 1
     for index, size in zip(reversed(load.indices), reversed(load.source.shape), strict=True):
         linear = detect_linear_equation(index, [variable])
         if not linear:
             return None
-        stride += int(linear[0]) * elements
+        found += int(linear[0]) * elements
         elements *= int(size)
-    return stride
+    return found
 
 
 def _group(load: Any, variable: Any) -> int | None:

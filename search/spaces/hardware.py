@@ -9,6 +9,9 @@ from math import log2
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
 
+LAUNCH = 2000.0
+"""Cycles until the threads have begun and ended a parallel loop."""
+
 
 @dataclass(frozen=True)
 class Hardware:

@@ -13,7 +13,6 @@ that would not fit them does not exist.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from typing import Any
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
 from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal, Value
-from tunefarm.search.spaces.family import realised
+from tunefarm.search.spaces.family import in_words, realised
 from tunefarm.search.spaces.form import Reduction, reduction_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
 from tunefarm.search.spaces.tile import Before, Tile, divisors, longest, tile_counts, tiled_rows
@@ -108,7 +107,7 @@ class RegisterTileSpace:
             self._workload,
             lambda schedule: schedule_tile(schedule, self._form, tile),
             Point(0, values),
-            _note(tile),
+            in_words("register-tile", tile),
             self._described(tile),
         )
 
@@ -127,7 +126,9 @@ class RegisterTileSpace:
     @cached_property
     def _by_note(self) -> dict[str, Point]:
         points = (one.point for one in self.modelled())
-        return {_note(tile): p for p in points if (tile := self._tile(p.values))}
+        return {
+            in_words("register-tile", tile): p for p in points if (tile := self._tile(p.values))
+        }
 
 
 def _coordinates(tile: Tile) -> tuple[float, ...]:
@@ -135,12 +136,6 @@ def _coordinates(tile: Tile) -> tuple[float, ...]:
     counts = (tile.rows, tile.planes, tile.vectors, tile.lanes, tile.unroll)
     flags = (tile.columns_first, tile.flat, tile.pack, *(tile.before is one for one in Before))
     return (*(log2(count) for count in counts), *(2.0 * flag for flag in flags))
-
-
-def _note(tile: Tile) -> str:
-    """A point in words, for the trace: whoever reads the trace sees what it is."""
-    fields = {f.name: getattr(tile, f.name) for f in dataclasses.fields(tile)}
-    return " ".join(["register-tile", *(f"{name}={value}" for name, value in fields.items())])
 
 
 def register_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None:
@@ -218,7 +213,8 @@ def before_choices(form: Reduction) -> list[Before]:
         return [Before.APART]
     # An element that every column uses is not computed at each use.
     reused = form.product and form.other is not None and form.other.strides[form.column] == 0
-    return [Before.APART, Before.LOCAL] if reused else list(Before)
+    branches = any(stage.branches for stage in form.before)
+    return [Before.APART, Before.LOCAL] if reused or branches else list(Before)
 
 
 def pack_choices(form: Reduction) -> list[bool]:

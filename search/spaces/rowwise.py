@@ -8,15 +8,12 @@ end (a chain of scalar additions would be bound by their latency).
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass
 from math import log2, prod
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.search import replay
-from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal
-from tunefarm.search.spaces.family import realised
+from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Stage, stages_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
 
@@ -41,7 +38,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Stride:
+class Stride(Way):
     """One point.
 
     Attributes:
@@ -53,6 +50,9 @@ class Stride:
     lanes: int
     sums: int
     unroll: int
+
+    def coordinates(self) -> tuple[float, ...]:
+        return (log2(self.lanes), log2(self.sums), log2(self.unroll))
 
 
 def rows_of(workload: Any) -> Rows | None:
@@ -79,98 +79,56 @@ def rows_of(workload: Any) -> Rows | None:
     return Rows(stages, depth, columns)
 
 
-class RowwiseSpace:
-    def __init__(self, workload: Any, form: Rows, machine: Hardware) -> None:
-        self._workload = workload
-        self._form = form
-        self._machine = machine
-        widths = [w for w in machine.widths() if form.columns % w == 0]
-        self._strides = [
-            Stride(lanes, sums, unroll)
-            for lanes, sums, unroll in itertools.product(widths, (1, 2, 4, 8), (1, 2, 4))
-            if form.columns % (lanes * sums) == 0 and form.columns % (lanes * unroll) == 0
-        ]
-
-    @cached_property
-    def sketches(self) -> tuple[tuple[Knob, ...], ...]:
-        return ((Knob(KnobKind.CHOICE, len(self._strides)),),)
-
-    def modelled(self) -> list[Modelled]:
-        return [
-            Modelled(Point(0, (i,)), self._estimate(one), _coordinates(one))
-            for i, one in enumerate(self._strides)
-        ]
-
-    def _estimate(self, one: Stride) -> float:
-        """Seconds at 3 GHz: vectors, latency of the partial sums, and folding them."""
-        form, machine = self._form, self._machine
-        vectors = form.columns / one.lanes
-        cycles = 0.0
-        for stage in form.stages:
-            if stage.reduces:
-                cycles += vectors * max(1.0, machine.latency / one.sums)
-                cycles += machine.latency * (one.lanes + log2(one.sums) + 1)
-            else:
-                cycles += vectors * (2.0 + 1.0 / one.unroll)
-        return form.count * cycles / machine.cores / 3e9
-
-    def realise(self, point: Point, seed: int) -> Proposal | None:
-        (value,) = point.values
-        chosen = value if isinstance(value, int) else seed % len(self._strides)
-        one = self._strides[chosen]
-        return realised(
-            self._workload,
-            lambda schedule: schedule_rows(schedule, self._form, one),
-            Point(0, (chosen,)),
-            _note(one),
-            self._described(one),
-        )
-
-    def describe(self, point: Point) -> Description:
-        (value,) = point.values
-        assert isinstance(value, int)
-        return self._described(self._strides[value])
-
-    def _described(self, one: Stride) -> Description:
-        form = self._form
-        figures = (
-            log2(self._estimate(one)),
+def rowwise_space(workload: Any, target: Target) -> FewWays[Stride] | None:
+    """The space of `workload`, None where its stages are no rows or no vector divides them."""
+    if target.kind != "llvm":
+        return None
+    form, machine = rows_of(workload), hardware(target)
+    strides = _strides(form, machine) if form is not None else []
+    if form is None or not strides:
+        return None
+    return FewWays(
+        "rowwise",
+        workload,
+        strides,
+        lambda one: _estimate(form, one, machine),
+        lambda schedule, one: schedule_rows(schedule, form, one, machine.cores),
+        (
             log2(form.columns),
             log2(form.count),
             float(len(form.stages)),
             float(sum(stage.reduces for stage in form.stages)),
-            *self._machine.figures(),
-        )
-        return Description("rowwise", (*figures, *_coordinates(one)))
-
-    def locate(self, trace: str) -> Point | None:
-        notes = [_note(one) for one in self._strides]
-        note = replay.completed_by(trace)
-        return Point(0, (notes.index(note),)) if note in notes else None
+            *machine.figures(),
+        ),
+    )
 
 
-def _note(one: Stride) -> str:
-    return " ".join(["rowwise", *(f"{f.name}={getattr(one, f.name)}" for f in fields(one))])
+def _strides(form: Rows, machine: Hardware) -> list[Stride]:
+    widths = [w for w in machine.widths() if form.columns % w == 0]
+    return [
+        Stride(lanes, sums, unroll)
+        for lanes, sums, unroll in itertools.product(widths, (1, 2, 4, 8), (1, 2, 4))
+        if form.columns % (lanes * sums) == 0 and form.columns % (lanes * unroll) == 0
+    ]
 
 
-def _coordinates(one: Stride) -> tuple[float, ...]:
-    return (log2(one.lanes), log2(one.sums), log2(one.unroll))
+def _estimate(form: Rows, one: Stride, machine: Hardware) -> float:
+    """Seconds at 3 GHz: vectors, latency of the partial sums, and folding them."""
+    vectors = form.columns / one.lanes
+    cycles = 0.0
+    for stage in form.stages:
+        if stage.reduces:
+            cycles += vectors * max(1.0, machine.latency / one.sums)
+            steps = [wide // narrow for wide, narrow in itertools.pairwise([*_widths(one), 1])]
+            cycles += machine.latency * sum(steps)
+        else:
+            cycles += vectors * (2.0 + 1.0 / one.unroll)
+    return form.count * cycles / machine.cores / 3e9
 
 
-def rowwise_space(workload: Any, target: Target) -> RowwiseSpace | None:
-    """The space of `workload`, None where its stages are no rows or no vector divides them."""
-    if target.kind != "llvm":
-        return None
-    form = rows_of(workload)
-    if form is None:
-        return None
-    space = RowwiseSpace(workload, form, hardware(target))
-    return space if space.modelled() else None
-
-
-def schedule_rows(schedule: Any, form: Rows, one: Stride) -> None:
+def schedule_rows(schedule: Any, form: Rows, one: Stride, cores: int) -> None:
     """Apply `one` to the unscheduled kernel in `schedule`."""
-    *stages, last = form.stages
+    *stages, last = _kept(schedule, form)
     folded = {
         stage.name: _fold(schedule, schedule.get_sblock(stage.name), form, one)
         for stage in stages
@@ -179,37 +137,71 @@ def schedule_rows(schedule: Any, form: Rows, one: Stride) -> None:
     store = schedule.get_sblock(last.name)
     loops = schedule.get_loops(store)
     rows = schedule.fuse(*loops[: form.depth]) if form.depth > 1 else loops[0]
+    share, rows = schedule.split(rows, [_shares(form.count, cores), None])
     for stage in reversed(stages):
         schedule.compute_at(schedule.get_sblock(stage.name), rows, preserve_unit_loops=True)
-        if stage.reduces:
-            schedule.compute_at(folded[stage.name], rows, preserve_unit_loops=True)
-    schedule.parallel(rows)  # before a reduction is decomposed: it is refused afterwards
+        for partial in reversed(folded.get(stage.name, ())):
+            schedule.compute_at(partial, rows, preserve_unit_loops=True)
+    schedule.parallel(share)  # before a reduction is decomposed: it is refused afterwards
     for stage in stages:
         block = schedule.get_sblock(stage.name)
         if stage.reduces:
-            _accumulate(schedule, folded[stage.name], one)
-            schedule.unroll(schedule.get_loops(block)[1])
+            first, *narrower = folded[stage.name]
+            _accumulate(schedule, first, one, unrolled=False)
+            for partial in narrower:
+                _accumulate(schedule, partial, one, unrolled=True)
+            schedule.unroll(schedule.get_loops(block)[-1])
         elif len(stage.axes) > form.depth:
             _vectorise(schedule, schedule.get_loops(block)[-1], one)
     _vectorise(schedule, schedule.get_loops(store)[-1], one)
 
 
-def _fold(schedule: Any, block: Any, form: Rows, one: Stride) -> Any:
-    """Split a row's reduction into partial results, a vector or several wide."""
-    along = schedule.get_loops(block)[-1]
-    _steps, lane = schedule.split(along, [None, one.lanes * one.sums])
-    return schedule.rfactor(lane, factor_axis=form.depth)
+def _shares(rows: int, cores: int) -> int:
+    """Parallel tasks: the fewest that all cores share evenly. What a row is kept in is allocated
+    once a task, which costs as much as a fifth of a row of a thousand elements."""
+    even = (shares for shares in range(cores, rows + 1, cores) if rows % shares == 0)
+    return next(even, rows)
 
 
-def _accumulate(schedule: Any, partial: Any, one: Stride) -> None:
+def _kept(schedule: Any, form: Rows) -> list[Stage]:
+    """The stages that stay: whatever one other stage alone reads is computed there."""
+    kept = []
+    for stage in form.stages:
+        readers = [other for other in form.stages if stage.writes in other.reads]
+        if not stage.reduces and len(readers) == 1 and not readers[0].reduces:
+            schedule.compute_inline(schedule.get_sblock(stage.name))
+        else:
+            kept.append(stage)
+    return kept
+
+
+def _fold(schedule: Any, block: Any, form: Rows, one: Stride) -> list[Any]:
+    """Split a row's reduction into partial results, narrower and narrower, so that few are left
+    to be folded one after another."""
+    partials = []
+    for width in _widths(one):
+        along = schedule.get_loops(block)[-1]
+        _steps, lane = schedule.split(along, [None, width])
+        partials.append(schedule.rfactor(lane, factor_axis=form.depth))
+    return partials
+
+
+def _widths(one: Stride) -> list[int]:
+    """Elements that partial results go down to: vectors, one vector, a quarter of the widest."""
+    return sorted({one.lanes * one.sums, one.lanes, min(one.lanes, 4)}, reverse=True)
+
+
+def _accumulate(schedule: Any, partial: Any, one: Stride, unrolled: bool) -> None:
     """The partial results of one row: one step of the row after another."""
-    _row, lanes, *_rows, steps = schedule.get_loops(partial)
-    schedule.reorder(steps, lanes)
-    sums, lane = schedule.split(lanes, [None, one.lanes])
+    _share, _row, wide, *_rows, steps = schedule.get_loops(partial)
+    schedule.reorder(steps, wide)
+    sums, lane = schedule.split(wide, [None, min(one.lanes, int(schedule.get(wide).extent))])
     schedule.vectorize(lane)
     schedule.unroll(sums)
     schedule.set_scope(partial, 0, "local")
     schedule.decompose_reduction(partial, steps)
+    if unrolled:
+        schedule.unroll(steps)
 
 
 def _vectorise(schedule: Any, loop: Any, one: Stride) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from math import ceil, log2, prod
 
 from tunefarm.search.spaces.form import Reduction
-from tunefarm.search.spaces.hardware import Hardware
+from tunefarm.search.spaces.hardware import LAUNCH, Hardware
 from tunefarm.search.spaces.tile import Before, Tile, longest, tile_counts, tiled_rows
 
 # Fitted to some 1600 random points of 45 kernels, on one processor (docs/benchmarks.md).
@@ -14,8 +14,6 @@ OVERLAP = 0.5
 """How much of the shorter of multiplying and loading is not hidden behind the longer."""
 STORE, FLAT = 4.0, 400.0
 """Cycles to finish an accumulator, and what a tile costs that is a task of its own."""
-LAUNCH = 2000.0
-"""Cycles until the threads have begun and ended another parallel loop."""
 
 
 def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
@@ -52,6 +50,8 @@ def _step(form: Reduction, tile: Tile, machine: Hardware) -> float:
     return bound + inline + 1.0 / tile.unroll
 
 
+SCATTERED = 0.6
+"""Cycles of an element that is loaded alone into its place in a vector."""
 HALO = 3.0
 """How much more than its own share of the input a tile of a convolution reads, about."""
 
@@ -103,7 +103,9 @@ def loads_of_step(form: Reduction, tile: Tile, machine: Hardware) -> float:
     vector = 4.0 * tile.lanes / machine.stream
     other = form.other
     if not form.product:
-        return tile.accumulators * (form.vector.strides[form.column] or 1) * vector
+        # Strided vectors are put together element by element.
+        apart = form.vector.strides[form.column] not in (0, 1)
+        return tile.accumulators * (SCATTERED * tile.lanes if apart else vector)
     if other is None or other.strides[form.column] != 0:
         return (tile.vectors + tile.accumulators) * vector
     rows = tile.rows * tile.planes if machine.broadcast_registers else 0
@@ -129,6 +131,8 @@ def _refetched(
 ) -> float:
     """Bytes a core reads from beyond its second-level cache, besides a first time."""
     vector = 4.0 * prod(form.vector.shape)
+    if not form.product:
+        return vector / machine.cores  # pooling: every element belongs to few rows and columns
     other = _other_bytes(form)
     panel = 4.0 * form.depth * tile.columns
     rows = 4.0 * form.depth * tile.rows * tile.planes

@@ -34,7 +34,8 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile) -> None:
         schedule.unroll(loop)
     _accumulate(schedule, block, form, tile)
     for stage in form.before if tile.before is Before.APART else ():
-        schedule_elementwise(schedule, schedule.get_sblock(stage.name), tile.lanes)
+        lanes = 1 if stage.branches else tile.lanes
+        schedule_elementwise(schedule, schedule.get_sblock(stage.name), lanes)
     for one in stages:
         schedule_elementwise(schedule, one, tile.lanes)
 
@@ -44,7 +45,8 @@ def _compute_locally(schedule: Any, form: Reduction, tile: Tile, loop: Any) -> N
     for stage in reversed(form.before):
         block = schedule.get_sblock(stage.name)
         schedule.compute_at(block, loop, preserve_unit_loops=True)
-        _vectorise_columns(schedule, block, tile.lanes)
+        if not stage.branches:  # else the compiler's own loop vectoriser does better
+            _vectorise_columns(schedule, block, tile.lanes)
 
 
 def _pad(schedule: Any, block: Any, form: Reduction, tile: Tile) -> tuple[dict[str, Any], Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunefarm.costmodel.lessons import SKETCH, Lesson, distinct, excesses
+from tunefarm.costmodel.lessons import SKETCH, VERSION, Lesson, distinct, excesses
 from tunefarm.costmodel.transfer import (
     Transfer,
     evaluate,
@@ -167,7 +167,7 @@ def test_no_model_is_an_empty_model(tmp_path: Path) -> None:
     assert not load_transfer(tmp_path / "none.json").corrections
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', "\x00\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", f'{{"version": {VERSION}}}', "\x00\xff"])
 def test_a_file_that_is_no_model_is_said_so(tmp_path: Path, text: str) -> None:
     path = tmp_path / "costmodel.json"
     path.write_text(text)

@@ -68,3 +68,12 @@ def test_equal_kernels_are_one_task(tmp_path: Path) -> None:
     assert [t.id for t in first.tasks] == [t.id for t in second.tasks]
     assert first.tasks[0].flops == 2 * 16**3
     assert json.loads((tmp_path / "one" / "evidence.json").read_text())["inputs"]
+
+
+def test_a_row_is_divided_once(tmp_path: Path) -> None:
+    """By a quotient that the whole row shares: softmax, and nothing else of these."""
+    program = import_model(
+        ImportRequest(models.kernels(tmp_path / "k.onnx"), tmp_path / "program", TARGET)
+    )
+    passes = {one["pass"]: one["detail"] for one in program.evidence["passes"]}
+    assert passes["tir.shared_divisors"] == "1 divisions"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,12 +9,15 @@ from hypothesis import strategies as st
 from tunefarm.measure.protocol import Protocol
 from tunefarm.scheduler.budget import (
     Progress,
+    affordable,
     allocate,
     at_the_roof,
     closing_s,
     expected_gain,
     headroom,
+    overrun_s,
     plateaued,
+    tuning_s,
 )
 
 
@@ -111,7 +116,26 @@ def test_what_follows_tuning_takes_longer_where_the_untuned_kernels_are_slow() -
 
     fast, slow = closing(1e-4), closing(0.1)
     assert 30 < fast < 90
-    # Three seconds of untuned kernels, three calls in each of eight processes; and the model of six
-    # seconds, at least three runs in each of six.
-    assert slow - fast == pytest.approx(3 * 3.0 * 8 + 3 * 6.0 * 6, rel=0.2)
+    # Three seconds of untuned kernels, three calls in each of six processes; and the model of six
+    # seconds, three runs in each of six.
+    assert slow - fast == pytest.approx(3 * 3.0 * 6 + 3 * 6.0 * 6, rel=0.2)
     assert closing_s([Progress("t", 1)], Protocol()) < 40, "before any baseline is known"
+
+
+def test_finals_take_no_more_than_tuning_leaves_them_while_that_can_be_had() -> None:
+    tasks = [Progress(f"t{i}", 2, 0.1) for i in range(30)]  # an untuned model of six seconds
+    protocol = Protocol()
+    for budget in (60.0, 240.0, 300.0, 400.0, 900.0, None):
+        fitted = affordable(tasks, protocol, budget)
+        assert replace(fitted, slow_calls=protocol.slow_calls) == protocol, "nothing else changes"
+        if budget is None or closing_s(tasks, protocol) <= budget / 2:
+            assert fitted == protocol
+        elif overrun_s(tasks, protocol, budget) == 0:
+            more = replace(fitted, slow_calls=fitted.slow_calls + 1)
+            assert closing_s(tasks, fitted) <= budget / 2 < closing_s(tasks, more)
+        else:
+            assert fitted.slow_calls == 1
+            assert overrun_s(tasks, protocol, budget) == closing_s(tasks, fitted) - budget / 2
+        if budget is not None:
+            assert budget / 2 <= tuning_s(tasks, protocol, budget) < budget
+    assert overrun_s(tasks, protocol, 60.0) > 0 == overrun_s(tasks, protocol, 300.0)

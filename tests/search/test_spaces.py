@@ -31,6 +31,10 @@ FAMILIES = {
     "max_pool2d": "register-tile",
     "fast_softmax": "rowwise",
     "layer_norm": "rowwise",
+    "add": "elementwise",
+    "transpose": "elementwise",
+    "concatenate": "elementwise",
+    "multiply": "elementwise",
 }
 """The family that each kind of kernel of `models.kernels` must have, by the start of its name."""
 

@@ -1,0 +1,234 @@
+"""Element by element: chains of activations and sums, copies, shuffles, transposes.
+
+Whatever is computed on the way is computed where the result is stored, so that memory is read once
+and written once. A transpose reads along one axis and writes along another: it is done in squares,
+of which every line that is read or written stays in the first-level cache until it is used up.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import log2, prod
+from typing import Any
+
+from tvm.ir.expr import TensorLoad
+from tvm_ffi import structural_equal, structural_walk
+
+from tunefarm.devices.target import Target
+from tunefarm.search import replay
+from tunefarm.search.spaces.family import FewWays, Way
+from tunefarm.search.spaces.form import Stage, conditions, stages_of, stride
+from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
+
+SCALAR, BRANCH, LINE = 1.5, 4.0, 16
+"""Cycles of an element alone, of one that a condition decides on; elements of a cache line."""
+MEMORY = 8.0
+"""Bytes a cycle and core from beyond the caches: what binds whatever is large."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A kernel that is one elementwise stage, once everything before it is computed there.
+
+    Attributes:
+        inlined: names of the stages that are computed in the last one.
+        last: the stage that is left, with all that it reads.
+        flat: every operand lies like the result, so that all axes are one.
+        crossed: the axis along which an operand is contiguous that the last axis is not; None
+            where there is none.
+        vectors: along the last axis every operand is contiguous or the same.
+        bytes: that are read and written.
+    """
+
+    inlined: tuple[str, ...]
+    last: Stage
+    flat: bool
+    crossed: int | None
+    vectors: bool
+    bytes: int
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return tuple(axis.extent for axis in self.last.axes)
+
+    @property
+    def points(self) -> int:
+        return self.last.points
+
+
+@dataclass(frozen=True)
+class Sweep(Way):
+    """One point.
+
+    Attributes:
+        shares: parallel tasks; 1 for none, which for small kernels is fastest.
+        lanes: elements of a vector of the last axis, 1 for none.
+        unroll: vectors in the text.
+        square: side of a transpose's squares, else 1.
+        gather: a square is read across and written along, else read along and written across.
+    """
+
+    shares: int
+    lanes: int
+    unroll: int
+    square: int
+    gather: bool
+
+    def coordinates(self) -> tuple[float, ...]:
+        counts = (self.shares, self.lanes, self.unroll, self.square)
+        return (*(log2(count) for count in counts), 2.0 * self.gather)
+
+
+def chain_of(workload: Any) -> Chain | None:
+    """The kernel as a chain, None where it reduces or cannot be one stage."""
+    try:
+        stages = stages_of(workload)
+    except ValueError:
+        return None
+    if not stages or any(stage.reduces or not stage.direct for stage in stages):
+        return None
+    inlined = tuple(stage.name for stage in stages[:-1])
+    schedule = replay.new_schedule(workload, seed=1)
+    try:
+        for name in inlined:
+            schedule.compute_inline(schedule.get_sblock(name))
+        (last,) = stages_of(schedule.mod)
+    except Exception:  # several outputs, or a stage that cannot be inlined
+        return None
+    return _chain(inlined, last)
+
+
+def _chain(inlined: tuple[str, ...], last: Stage) -> Chain | None:
+    store = last.node.body
+    axes = [variable.var for variable in last.node.iter_vars]
+    if not axes or last.points < 2:
+        return None
+    loads: list[Any] = []
+    structural_walk(store.value, (TensorLoad, loads.append))
+    strides = [[stride(load, axis) for axis in axes] for load in loads]
+    crossed = [
+        place
+        for of in strides
+        for place, step in enumerate(of[:-1])
+        if step == 1 and of[-1] not in (0, 1) and last.axes[place].extent > 1
+    ]
+    flat = not conditions(store) and all(
+        structural_equal(list(load.indices), list(store.indices))
+        and tuple(map(int, load.source.shape)) == last.shape
+        for load in loads
+    )
+    return Chain(
+        inlined,
+        last,
+        flat,
+        crossed[0] if crossed else None,
+        all(of[-1] in (0, 1) for of in strides),
+        4 * (last.points + sum(_read(last, of) for of in strides)),
+    )
+
+
+def _read(last: Stage, strides: list[int | None]) -> int:
+    """Elements of an operand: what an axis does not move is read once."""
+    return prod(axis.extent for axis, s in zip(last.axes, strides, strict=True) if s != 0)
+
+
+def elementwise_space(workload: Any, target: Target) -> FewWays[Sweep] | None:
+    """The space of `workload`, None where it is no chain."""
+    if target.kind != "llvm":
+        return None
+    form, machine = chain_of(workload), hardware(target)
+    if form is None:
+        return None
+    return FewWays(
+        "elementwise",
+        workload,
+        tuple(dict.fromkeys(_sweeps(form, machine))),
+        lambda one: _estimate(form, one, machine),
+        lambda schedule, one: schedule_sweep(schedule, form, one),
+        (
+            log2(form.points),
+            log2(form.bytes),
+            log2(form.extents[-1]),
+            float(form.flat),
+            float(form.crossed is not None),
+            float(form.last.branches),
+            *machine.figures(),
+        ),
+    )
+
+
+def _estimate(form: Chain, one: Sweep, machine: Hardware) -> float:
+    """Seconds at 3 GHz: the elements, what a square misses of its cache lines, memory."""
+    cores = min(one.shares, machine.cores)
+    each = SCALAR / min(one.lanes, machine.lanes) * (1.0 + 0.5 / one.unroll)
+    if one.lanes == 1:
+        each = SCALAR + (BRANCH if form.last.branches else 0.5 / one.unroll)
+    if form.crossed is not None:
+        each += 0.5 + 4.0 * max(0, LINE - one.square) / LINE
+    near = form.bytes < 2 * machine.cores * machine.l2
+    memory = form.bytes / (machine.bytes_per_cycle if near else MEMORY)
+    launch = LAUNCH + 50.0 * one.shares if one.shares > 1 else 0.0
+    return (max(form.points * each, memory) / cores + launch) / 3e9
+
+
+def _sweeps(form: Chain, machine: Hardware) -> Iterator[Sweep]:
+    length = form.points if form.flat else form.extents[-1]
+    widths = [w for w in machine.widths() if form.vectors and length % w == 0]
+    across = form.extents[form.crossed] if form.crossed is not None else 1
+    squares = [s for s in (4, 8, 16, 32) if s <= min(across, length)] if across > 1 else []
+    steps = [(lanes, unroll, 1, False) for lanes in widths or [1] for unroll in (1, 2, 4, 8)]
+    if widths and form.last.branches:
+        steps.append((1, 1, 1, False))
+    if squares:
+        steps = [(1, 1, square, gather) for square in squares for gather in (False, True)]
+    for (lanes, unroll, square, gather), parallel in itertools.product(steps, (0, 1, 8)):
+        if length % (lanes * unroll) == 0:
+            shares = parallel * machine.cores or 1
+            rest = form.points // (lanes * unroll if form.flat else length)
+            if shares == 1 or rest >= shares or form.crossed is not None:
+                yield Sweep(shares, lanes, unroll, square, gather)
+
+
+def schedule_sweep(schedule: Any, form: Chain, one: Sweep) -> None:
+    """Apply `one` to the unscheduled kernel in `schedule`."""
+    for name in form.inlined:
+        schedule.compute_inline(schedule.get_sblock(name))
+    block = schedule.get_sblock(form.last.name)
+    loops = schedule.get_loops(block)
+    if one.square > 1:
+        outer = _squares(schedule, form, one, loops)
+    elif form.flat:
+        steps, vectors, lane = schedule.split(_fuse(schedule, loops), [None, one.unroll, one.lanes])
+        outer = [steps]
+        _innermost(schedule, vectors, lane)
+    else:
+        steps, vectors, lane = schedule.split(loops[-1], [None, one.unroll, one.lanes])
+        outer = loops[:-1] or [steps]
+        _innermost(schedule, vectors, lane)
+    if one.shares > 1:
+        fused = _fuse(schedule, outer)
+        extent = int(schedule.get(fused).extent)
+        share, _ = schedule.split(fused, [min(one.shares, extent), None])
+        schedule.parallel(share)
+
+
+def _fuse(schedule: Any, loops: list[Any]) -> Any:
+    return schedule.fuse(*loops) if len(loops) > 1 else loops[0]
+
+
+def _innermost(schedule: Any, vectors: Any, lane: Any) -> None:
+    schedule.vectorize(lane)
+    schedule.unroll(vectors)
+
+
+def _squares(schedule: Any, form: Chain, one: Sweep, loops: list[Any]) -> list[Any]:
+    """Split the crossed axis and the last one; the loops outside of a square."""
+    assert form.crossed is not None
+    far, across = schedule.split(loops[form.crossed], [None, one.square])
+    steps, along = schedule.split(loops[-1], [None, one.square])
+    rest = [loop for place, loop in enumerate(loops[:-1]) if place != form.crossed]
+    inner = (across, along) if one.gather else (along, across)
+    schedule.reorder(*rest, far, steps, *inner)
+    return [*rest, far, steps]
