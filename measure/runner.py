@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tunefarm.measure.steady import VARIABLE
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 MODEL_LIMIT_S = 900.0
+MODEL_WAIT_S = 5.0
 PREPARE_LIMIT_S = 60.0
 STEADY_ALLOWANCE_S = 2.0
 """Waiting for a steady machine, and timing again, are not on the candidate's time."""
@@ -144,10 +146,22 @@ class Runner:
         return results
 
     def model(self, request: ModelRequest) -> dict[str, list[float]]:
-        """In a fresh process: samples of ``base`` and ``tuned``."""
+        """Samples of ``base`` and ``tuned`` in a fresh process, begun while all cores are there."""
+        self.await_steady()
         with self._new_child() as child:
             samples: dict[str, list[float]] = child.call(request, MODEL_LIMIT_S)
         return samples
+
+    def await_steady(self, limit_s: float = MODEL_WAIT_S) -> bool:
+        """Until the gauge says that all cores are there, or for `limit_s`; whether they are."""
+        until = time.monotonic() + limit_s
+        while time.monotonic() < until:
+            try:
+                if self._child.call("steady", 30.0):
+                    return True
+            except (ChildTimeout, ChildDied, ChildError):
+                self._child.kill()
+        return False
 
     def canary(self) -> float | None:
         """Median seconds of a fixed small piece of work, to tell a disturbed machine by.

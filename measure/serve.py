@@ -37,8 +37,10 @@ def _race(request: KernelRace) -> dict[str, list[float]]:
     return kernel.race(request, _ARGUMENTS, _STEADY)
 
 
-def _canary(_request: str) -> float:
-    return kernel.canary()
+def _named(request: str) -> float | bool:
+    if request == "canary":
+        return kernel.canary()
+    return _STEADY is None or _STEADY.wait()
 
 
 _HANDLERS: dict[type, Callable[[Any], Any]] = {
@@ -46,5 +48,5 @@ _HANDLERS: dict[type, Callable[[Any], Any]] = {
     ScreenRequest: _screen,
     KernelRace: _race,
     ModelRequest: model.interleave,
-    str: _canary,
+    str: _named,
 }

@@ -177,7 +177,7 @@ class TargetRun:
             self._leave_lessons()
         if self.state.phase is Phase.TUNE and self.budget_s is not None:
             over = overrun_s(self.state.tasks.values(), self.protocol, self.budget_s)
-            if over > 0.05 * self.budget_s:
+            if over > 0.25 * self.budget_s:
                 self.reporter.line(
                     f"{self.target.name}: the untuned model is so slow that judging the result "
                     f"takes more than half of the budget: about {over:.0f} s too long"
