@@ -23,6 +23,7 @@ _COMMANDS = {
     "resume": ("tunefarm.cli.resume", "Go on with an interrupted job."),
     "devices": ("tunefarm.cli.devices", "List or probe the devices of this farm."),
     "artifacts": ("tunefarm.cli.artifacts", "List, pull, inspect, verify and run artifacts."),
+    "bench": ("tunefarm.cli.bench", "Run a model in several runtimes, side by side."),
     "costmodel": ("tunefarm.cli.costmodel", "What earlier jobs teach later ones."),
     "ui": ("tunefarm.cli.ui", "Open the MLflow UI on this farm's store."),
     "sync": ("tunefarm.cli.sync", "Write to MLflow what it missed during an outage."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -91,6 +93,41 @@ def model_samples(base_ms: list[float], tuned_ms: list[float], target: str) -> F
         axes.set_xlabel("latency (ms)")
         axes.set_ylabel("samples" if index == 0 else "")
     figure.suptitle(f"Whole model on {target}", x=0.01, ha="left")
+    return _clean(figure)
+
+
+def runtimes(rows: list[dict[str, Any]], model: str) -> Figure:
+    """Median latency of a model in each runtime, with its interval, fastest on top."""
+    known = sorted(rows, key=lambda row: -float(row["median_ms"]))
+    figure = _figure(7.5, 1.4 + 0.4 * max(2, len(known)))
+    axes = figure.add_subplot()
+    medians = [row["median_ms"] for row in known]
+    axes.barh(
+        range(len(known)),
+        medians,
+        xerr=[
+            [max(0.0, row["median_ms"] - row["ci95_ms"][0]) for row in known],
+            [max(0.0, row["ci95_ms"][1] - row["median_ms"]) for row in known],
+        ],
+        color=[_TUNED if row["runtime"] == "tunefarm" else _BASE for row in known],
+        error_kw={"lw": 0.9, "ecolor": "#343a40"},
+        height=0.66,
+    )
+    for place, row in enumerate(known):
+        axes.annotate(
+            f"{row['median_ms']:.3g}",
+            (row["ci95_ms"][1], place),
+            textcoords="offset points",
+            xytext=(6, -3),
+            fontsize=9,
+        )
+    axes.set_yticks(range(len(known)), [f"{row['runtime']}  {row['setting']}" for row in known])
+    if medians and max(medians) > 20 * min(medians):
+        axes.set_xscale("log")
+    axes.margins(x=0.12)
+    axes.set_xlabel("milliseconds per inference (median, 95 % interval)")
+    axes.set_title(model, loc="left")
+    axes.grid(True, axis="x", color=_MUTED, lw=0.4)
     return _clean(figure)
 
 

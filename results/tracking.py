@@ -43,6 +43,15 @@ def sync_job(journal: Journal, job_id: str, uri: str) -> str:
     return ""
 
 
+def experiment_of(client: Any, name: str, home: Home | None) -> str:
+    """Its id; a new one keeps its files in `home`, or where the server says."""
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        return str(found.experiment_id)
+    location = home.mlflow_files.as_uri() if home is not None else None
+    return str(client.create_experiment(name, artifact_location=location))
+
+
 class _Sync:
     def __init__(self, journal: Journal, job: Job, uri: str) -> None:
         from mlflow import MlflowClient
@@ -59,7 +68,8 @@ class _Sync:
         self.known[what] = value
 
     def run(self) -> None:
-        experiment = self._experiment()
+        home = self.journal.home if self.uri.startswith("sqlite:") else None
+        experiment = experiment_of(self.client, EXPERIMENT, home)
         parent = self._run("run", experiment, self.job.name, {})
         status = self.journal.status(self.job.id)
         ended = status in ("succeeded", "failed", "cancelled")
@@ -87,14 +97,6 @@ class _Sync:
             self._report(parent)
             self.client.set_terminated(parent, state)
             self.note(f"ended:{status}")
-
-    def _experiment(self) -> str:
-        found = self.client.get_experiment_by_name(EXPERIMENT)
-        if found is not None:
-            return str(found.experiment_id)
-        files = self.journal.home.mlflow_files
-        location = files.as_uri() if self.uri.startswith("sqlite:") else None
-        return str(self.client.create_experiment(EXPERIMENT, artifact_location=location))
 
     def _run(self, what: str, experiment: str, name: str, tags: dict[str, str]) -> str:
         if what not in self.known:

@@ -115,6 +115,22 @@ def kernels(path: Path) -> Path:
     return _save(path, nodes, inputs, outputs, constants, opset=17)
 
 
+def two_by_two(path: Path) -> Path:
+    """Two inputs of different shapes, two outputs that tell them apart."""
+    nodes = [
+        helper.make_node("MatMul", ["a", "b"], ["ab"]),
+        helper.make_node("Relu", ["ab"], ["first"]),
+        helper.make_node("Sub", ["b", "w"], ["second"]),
+    ]
+    return _save(
+        path,
+        nodes,
+        [("a", [8, 16]), ("b", [16, 24])],
+        [("first", [8, 24]), ("second", [16, 24])],
+        [("w", np.linspace(0, 1, 24, dtype=np.float32))],
+    )
+
+
 def unsupported(path: Path) -> Path:
     """An operator that is in the standard and that no compiler imports."""
     nodes = [helper.make_node("DFT", ["x"], ["y"], name="my_fourier", axis=1)]

@@ -82,6 +82,26 @@ def test_every_command_agrees_about_the_job(farm: dict[str, Any]) -> None:
     assert tunefarm("status", job, **env).code == 0
 
 
+def test_the_model_runs_beside_other_runtimes(farm: dict[str, Any]) -> None:
+    done = tunefarm(
+        *("bench", farm["model"], "--runtimes", "tunefarm,onnxruntime"),
+        *("--processes", 2, "--seconds", 0.05, "--json"),
+        **farm["env"],
+    )
+    assert done.code == 0, done.err
+    found = done.json
+    rows = {row["runtime"]: row for row in found["runtimes"]}
+    assert list(rows) == ["tunefarm", "onnxruntime"]
+    assert all(row["right"] and row["median_ms"] > 0 for row in rows.values())
+    low, high = rows["onnxruntime"]["ours_faster"][1:]
+    assert 0 < low <= high
+    assert found["artifact"] == farm["done"].json["targets"]["llvm"]["artifact"]
+    assert len(found["mlflow"]) == 32, found["mlflow"]
+    assert json.loads((Path(found["directory"]) / "bench.json").read_text()) == found
+    assert (Path(found["directory"]) / "bench.png").stat().st_size > 5000
+    assert tunefarm("bench", farm["model"], "--runtimes", "caffe", **farm["env"]).code == 2
+
+
 def test_the_journal_has_every_sample(farm: dict[str, Any]) -> None:
     journal, job = Journal(farm["home"]), farm["done"].json["job"]
     screened = journal.measurements(job, "llvm", ("screen",))

@@ -1,0 +1,89 @@
+"""What a runtime is to the benchmark: an adapter, run in processes of its own."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from tunefarm.frontend.program import TensorSpec
+
+Array = NDArray[Any]
+Run = Callable[[Mapping[str, Array]], list[Array]]
+"""One inference: arrays by input name in, arrays in the order of the model's outputs out."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What every runtime is given.
+
+    Attributes:
+        model: the ONNX file; all shapes in it are fixed.
+        inputs: of the model.
+        outputs: names of its outputs, in order.
+        threads: that an inference may use.
+        directory: the runtime's own, kept from one of its processes to the next.
+        artifact: what tunefarm made of the model, None where there is none.
+    """
+
+    model: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    threads: int
+    directory: Path
+    artifact: Path | None = None
+
+
+class Runtime(ABC):
+    """One adapter. It is made anew in each process, and nothing of its runtime is imported before
+    `prepare` or `load`.
+
+    Attributes:
+        name: as `--runtimes` takes it.
+        needs: distributions that must be installed, by the module that each brings.
+        settings: ways to run it worth comparing; the best one counts.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[Mapping[str, str]]
+    settings: ClassVar[tuple[str, ...]] = ("default",)
+
+    def missing(self, subject: Subject) -> str:
+        """Why it cannot run here; empty where it can."""
+        lacking = [package for module, package in self.needs.items() if not _is_there(module)]
+        return f"not installed: pip install {' '.join(lacking)}" if lacking else ""
+
+    def versions(self) -> dict[str, str]:
+        return {package: importlib.metadata.version(package) for package in self.needs.values()}
+
+    def environment(self, threads: int) -> dict[str, str]:
+        """Variables of its processes."""
+        return {}
+
+    def prepare(self, subject: Subject) -> None:  # noqa: B027 - most have nothing to prepare
+        """Whatever is done once ahead of time, into `subject.directory`; in a process of its own.
+
+        Raises:
+            Exception: any; the message is shown.
+        """
+
+    @abstractmethod
+    def load(self, subject: Subject, setting: str) -> Run:
+        """Ready to run, in a fresh process.
+
+        Raises:
+            Exception: any; the message is shown.
+        """
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it would be in
+        return False

@@ -1,0 +1,63 @@
+"""tunefarm's artifact, and the untuned build that it started from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from tunefarm.measure.runner import RUNTIME_ONLY, thread_env
+from tunefarm.results.runtimes.contract import Array, Run, Runtime, Subject
+
+_TVM = {"tvm": "apache-tvm"}
+
+
+class Tunefarm(Runtime):
+    """The artifact as its users run it: `tunefarm.load`."""
+
+    name: ClassVar[str] = "tunefarm"
+    needs: ClassVar[Mapping[str, str]] = _TVM
+
+    def missing(self, subject: Subject) -> str:
+        if subject.artifact is None:
+            return "no artifact of this model: tunefarm submit, or name one with --artifact"
+        return super().missing(subject)
+
+    def environment(self, threads: int) -> dict[str, str]:
+        return {**RUNTIME_ONLY, **thread_env(threads)}
+
+    def load(self, subject: Subject, setting: str) -> Run:
+        from tunefarm.results.loader import load
+
+        assert subject.artifact is not None
+        model = load(subject.artifact)
+        return lambda feed: list(model(feed).values())
+
+
+class UntunedTvm(Runtime):
+    """TVM's plain build: no schedules but its own defaults."""
+
+    name: ClassVar[str] = "tvm"
+    needs: ClassVar[Mapping[str, str]] = _TVM
+
+    def environment(self, threads: int) -> dict[str, str]:
+        return thread_env(threads)
+
+    def prepare(self, subject: Subject) -> None:
+        from tunefarm.devices.probe import probe
+        from tunefarm.frontend.importer import ImportRequest, import_model
+        from tunefarm.measure.assemble import AssembleRequest, assemble
+
+        target = probe()[0].target
+        program = import_model(ImportRequest(subject.model, subject.directory / "program", target))
+        library = subject.directory / "model.so"
+        assemble(AssembleRequest(program.baseline, (), (), target, library))
+
+    def load(self, subject: Subject, setting: str) -> Run:
+        from tunefarm.measure.model import CompiledModel
+
+        model = CompiledModel(subject.directory / "model.so")
+
+        def run(feed: Mapping[str, Array]) -> list[Array]:
+            return model([feed[spec.name] for spec in subject.inputs])
+
+        return run
