@@ -117,8 +117,8 @@ def allocate(
 
 
 WHOLE = 0.6
-"""The untuned model's time as a part of its kernels' sum (they are laid out otherwise): 0.43 was seen
-for ResNet-50, 1.0 for SqueezeNet, where it matters less."""
+"""The untuned model's time as a part of its kernels' sum (they are laid out otherwise): 0.43 was
+seen for ResNet-50, 1.0 for SqueezeNet, where it matters less."""
 
 
 def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
