@@ -32,7 +32,13 @@ ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
     help="Fix an input's shape: --shape x=1,3,224,224.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="[default: all cores]")
-@click.option("--processes", type=click.IntRange(min=1), default=6, show_default=True)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=6,
+    show_default=True,
+    help="Fresh ones of each runtime and setting; fewer than six cannot give 95 %.",
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.01),

@@ -129,7 +129,7 @@ def multiply_by_reciprocals(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:
             if count:
                 module[variable] = function
                 total += count
-    log.note("tir.shared_divisors", started, f"{total} divisions")
+    log.note("tir.shared_divisors", started, f"divisions rewritten: {total}")
     return module
 
 

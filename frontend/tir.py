@@ -7,6 +7,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
+from tvm.s_tir import SBlock
 from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_map, structural_walk
 
@@ -33,20 +34,29 @@ def workload_id(workload: tvm.IRModule) -> str:
 
 def shared_divisors(function: Any) -> tuple[Any, int]:
     """Divisions by what a whole row shares, as products with its reciprocal, and how many there
-    were: a row then needs one division, where a vector of them takes ten cycles. The last bit of
-    the quotient may differ."""
+    were: a row then needs one division, where a vector of them takes ten cycles.
+
+    In single precision alone, where the last bit of the quotient may differ; and where the divisor
+    is smaller than 2e-38, whose reciprocal is not finite, the quotient is not finite either.
+    """
     count = 0
+    summed = [
+        axis.var
+        for block in _of_type(function.body, SBlock)
+        for axis in block.iter_vars
+        if int(axis.iter_type) == tirx.IterVar.CommReduce
+    ]
 
     def in_store(store: Any) -> Any:
         if not store.indices:
             return store
-        along = _of_type(store.indices[-1], Var)
+        along = [*_of_type(store.indices[-1], Var), *summed]
 
         def product(division: Any) -> Any:
             nonlocal count
             loads = _of_type(division.b, TensorLoad)
             inner = [use for use in _of_type(division.b, Var) if any(map(use.same_as, along))]
-            if inner or not loads or not str(division.ty).startswith("float"):
+            if inner or not loads or str(division.ty) != "float32":
                 return division
             count += 1
             return division.a * (tirx.const(1.0, str(division.ty)) / division.b)

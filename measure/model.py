@@ -43,8 +43,8 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
 
     Returns:
         Seconds per inference of ``base`` and ``tuned``, at least one each. Once one of them has
-        used up its time, the other goes on alone. A build of which two runs would take longer
-        than that is run `slow_calls` times in all, and where that is once, its first run counts.
+        used up its time, the other goes on alone. For one that is far slower than the other see
+        `Protocol.slow_calls`.
     """
     models = {"base": CompiledModel(request.base), "tuned": CompiledModel(request.tuned)}
     inputs = [
@@ -53,10 +53,13 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
     ]
     bound = {name: model.upload(inputs) for name, model in models.items()}
     protocol = request.protocol
-    first = {name: _seconds(model, bound[name]) for name, model in models.items()}
-    slow = {name for name, seconds in first.items() if 2 * seconds > protocol.model_s / 2}
-    samples: dict[str, list[float]] = {name: [] for name in models}
     rng = random.Random(protocol.seed + request.process)
+    names = list(models)
+    rng.shuffle(names)
+    first = {name: _seconds(models[name], bound[name]) for name in names}
+    far = protocol.truncate_factor * min(first.values())
+    slow = {name for name, s in first.items() if s > far and protocol.slow_model(s)}
+    samples: dict[str, list[float]] = {name: [] for name in models}
 
     def is_due(name: str, turn: int) -> bool:
         if name in slow:

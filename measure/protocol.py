@@ -30,8 +30,10 @@ class Protocol:
         final_processes, final_rounds: the same for the held-out run, winner against untuned. With
             fewer than six processes the bootstrap of their median cannot reach 95 %.
         model_processes, model_rounds, model_s: the same for the whole model.
-        slow_calls: calls in one process of what is far slower than the others and than a screening:
-            the first, which is checked, counts as a sample only where it is the only one.
+        slow_calls: calls in one process of what is `truncate_factor` times slower than the fastest
+            and slower than a screening (a model: than `slow_model`): its verdict is clear, and its
+            time is everybody's. The first call counts as a sample only where it is the only one;
+            it is then slower than others by what a first call costs: little, of such a time.
         resamples: of the bootstrap; confidence of its intervals; margin of a verdict.
     """
 
@@ -73,6 +75,10 @@ class Protocol:
         if incumbent_s is None:
             return self.screen_s
         return self.screen_s * min(1.0, (incumbent_s / first_s) ** 3)
+
+    def slow_model(self, seconds: float) -> bool:
+        """Whether two runs of such a model take longer than all its samples may."""
+        return 2 * seconds > self.model_s / 2
 
     def run_limit(self, incumbent_s: float | None) -> float:
         """Seconds a candidate may take, all its runs together.

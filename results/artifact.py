@@ -53,9 +53,11 @@ def package(
     comparison: Comparison | None,
     parity: Parity,
     conditions: dict[str, Any],
+    protocol: dict[str, Any],
     wall_s: float,
 ) -> Packaged:
-    """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's."""
+    """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's;
+    `protocol` is what its numbers were measured by."""
     parts = {
         LIBRARY: library.read_bytes(),
         "schedules.json": _json(_schedules(target, program, traces)),
@@ -64,7 +66,7 @@ def package(
         "evidence/verdicts.parquet": evidence.verdicts(journal, job.id, target),
         "evidence/parity.json": _json(dataclasses.asdict(parity)),
         "evidence/environment.json": _json(
-            {"device": target.device.to_dict(), "conditions": conditions, "protocol": job.protocol}
+            {"device": target.device.to_dict(), "conditions": conditions, "protocol": protocol}
         ),
         "evidence/import.json": _json(program.evidence),
     }

@@ -134,23 +134,36 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
     races = protocol.race_processes * (0.6 + 0.14 * len(untuned))
     finals = protocol.final_processes * (0.6 + 0.08 * len(untuned) + slow)
     runs = 1 + min(protocol.model_rounds, protocol.model_s / 2 / max(1e-4, model_s))
-    runs = max(runs, protocol.slow_calls)
+    if protocol.slow_model(model_s):
+        runs = protocol.slow_calls
     model = protocol.model_processes * (0.8 + model_s * runs)
     return races + finals + model + 2.0 + 0.17 * len(untuned) + 20.0
 
 
 SHARE = 0.5
 """Of a budget, the least that tuning gets."""
+WORTH = 0.05
+"""Of a budget, the least that fewer calls must save."""
 
 
 def affordable(tasks: Collection[Progress], protocol: Protocol, budget_s: float | None) -> Protocol:
-    """`protocol`, with fewer calls of what is slow where the finals would otherwise take more than
-    tuning leaves them. Never fewer than one in each process: then they take what they take."""
+    """`protocol`, with as many calls of what is slow as let the finals take no more than tuning
+    leaves them; where none do, with one, if that saves anything worth it."""
+    if budget_s is None:
+        return protocol
+    fitted = protocol
     for calls in range(protocol.slow_calls, 0, -1):
         fitted = dataclasses.replace(protocol, slow_calls=calls)
-        if budget_s is None or closing_s(tasks, fitted) <= (1 - SHARE) * budget_s:
-            break
-    return fitted
+        if closing_s(tasks, fitted) <= (1 - SHARE) * budget_s:
+            return fitted
+    saved = closing_s(tasks, protocol) - closing_s(tasks, fitted)
+    return fitted if saved > WORTH * budget_s else protocol
+
+
+def tuning_s(tasks: Collection[Progress], protocol: Protocol, budget_s: float) -> float:
+    """Seconds of a budget until tuning must stop for the budget to be kept."""
+    closing = closing_s(tasks, affordable(tasks, protocol, budget_s))
+    return budget_s - min(closing, (1 - SHARE) * budget_s)
 
 
 def overrun_s(tasks: Collection[Progress], protocol: Protocol, budget_s: float) -> float:
@@ -158,9 +171,3 @@ def overrun_s(tasks: Collection[Progress], protocol: Protocol, budget_s: float) 
     however few calls they make."""
     closing = closing_s(tasks, affordable(tasks, protocol, budget_s))
     return max(0.0, closing - (1 - SHARE) * budget_s)
-
-
-def tuning_s(tasks: Collection[Progress], protocol: Protocol, budget_s: float) -> float:
-    """Seconds of a budget until tuning must stop for the budget to be kept."""
-    closing = closing_s(tasks, affordable(tasks, protocol, budget_s))
-    return budget_s - min(closing, (1 - SHARE) * budget_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,19 @@ class Finals:
     protocol: Protocol
     directory: Path
     candidates: dict[str, Candidate]
+
+    def settle(self, protocol: Protocol) -> None:
+        """From here on measure by `protocol`: it goes by what tuning found, and stays."""
+        calls = protocol.slow_calls
+        self.journal.add_event(self.job.id, "finals", target=self.target.name, slow_calls=calls)
+
+    def settled(self) -> Protocol:
+        """What `settle` was told first; the job's own before that."""
+        for event in self.journal.events(self.job.id):
+            if event["kind"] == "finals" and event["detail"]["target"] == self.target.name:
+                calls = event["detail"]["slow_calls"]
+                return dataclasses.replace(self.protocol, slow_calls=calls)
+        return self.protocol
 
     def race_entries(self, phase: Phase, screened: dict[str, float]) -> dict[str, list[str]]:
         """Who runs, by kernel: in the race its best candidates, in the final their winner and the
@@ -158,9 +172,9 @@ class Finals:
             AssembleRequest(self.program.baseline, (), (), target, base),
         )
 
-    def model_request(self, process: int, protocol: Protocol) -> ModelRequest:
+    def model_request(self, process: int) -> ModelRequest:
         base, tuned = self._libraries()
-        return ModelRequest(base, tuned, self.program.inputs, protocol, process)
+        return ModelRequest(base, tuned, self.program.inputs, self.settled(), process)
 
     def package_result(self, elapsed_s: float) -> None:
         """Verdict on the whole model, parity, and the artifact.
@@ -204,6 +218,7 @@ class Finals:
             comparison=result,
             parity=parity,
             conditions=cpu.conditions(),
+            protocol=self.settled().to_dict(),
             wall_s=elapsed_s,
         )
         self.journal.add_artifact(

@@ -174,13 +174,15 @@ class TargetRun:
         )
         self.reporter.line(f"{self.target.name}: {self.state.phase.value}")
         if self.state.phase is Phase.RACE:
+            tasks = self.state.tasks.values()
+            self.finals.settle(affordable(tasks, self.protocol, self.budget_s))
             self._leave_lessons()
         if self.state.phase is Phase.TUNE and self.budget_s is not None:
             over = overrun_s(self.state.tasks.values(), self.protocol, self.budget_s)
             if over > 0.25 * self.budget_s:
                 self.reporter.line(
-                    f"{self.target.name}: the untuned model is so slow that judging the result "
-                    f"takes more than half of the budget: about {over:.0f} s too long"
+                    f"{self.target.name}: half of the budget is for tuning, and what follows it "
+                    f"takes longer than the other half: about {over:.0f} s over the budget"
                 )
 
     def _restore(self) -> list[Instruction]:
@@ -270,7 +272,7 @@ class TargetRun:
                 reference = self.device.screen.remote(request)
             case RunProcess(Phase.COMPARE, process):
                 self.quiet()
-                whole = self.finals.model_request(process, self._finals_protocol())
+                whole = self.finals.model_request(process)
                 reference = self.device.model.remote(whole)
             case RunProcess(phase, process):
                 self.quiet()
@@ -400,10 +402,7 @@ class TargetRun:
         )
         offset = 100 if phase is Phase.FINAL else 0  # other orders than in the race
         rounds = self.protocol.final_rounds if offset else self.protocol.race_rounds
-        return RaceRequest(kernels, self._finals_protocol(), rounds, process + offset)
-
-    def _finals_protocol(self) -> Protocol:
-        return affordable(self.state.tasks.values(), self.protocol, self.budget_s)
+        return RaceRequest(kernels, self.finals.settled(), rounds, process + offset)
 
     def _ensure_built(self, needed: Iterable[str]) -> None:
         """After a resume, what was built in an earlier life is built again (from its trace)."""

@@ -125,8 +125,16 @@ def _chain(inlined: tuple[str, ...], last: Stage) -> Chain | None:
         flat,
         crossed[0] if crossed else None,
         all(of[-1] in (0, 1) for of in strides),
-        4 * (last.points + sum(_read(last, of) for of in strides)),
+        _width(store.buffer) * last.points
+        + sum(
+            _width(load.source) * _read(last, of) for load, of in zip(loads, strides, strict=True)
+        ),
     )
+
+
+def _width(buffer: Any) -> int:
+    """Bytes of an element."""
+    return max(1, int("".join(c for c in str(buffer.dtype) if c.isdigit()) or 8) // 8)
 
 
 def _read(last: Stage, strides: list[int | None]) -> int:
@@ -186,7 +194,8 @@ def _sweeps(form: Chain, machine: Hardware) -> Iterator[Sweep]:
     for (lanes, unroll, square, gather), parallel in itertools.product(steps, (0, 1, 8)):
         if length % (lanes * unroll) == 0:
             shares = parallel * machine.cores or 1
-            rest = form.points // (lanes * unroll if form.flat else length)
+            one = form.flat or len(form.extents) == 1
+            rest = form.points // (lanes * unroll if one else length)
             if shares == 1 or rest >= shares or form.crossed is not None:
                 yield Sweep(shares, lanes, unroll, square, gather)
 

@@ -117,6 +117,8 @@ def _estimate(form: Rows, one: Stride, machine: Hardware) -> float:
     vectors = form.columns / one.lanes
     cycles = 0.0
     for stage in form.stages:
+        if _inlined(stage, form):
+            continue
         if stage.reduces:
             cycles += vectors * max(1.0, machine.latency / one.sums)
             steps = [wide // narrow for wide, narrow in itertools.pairwise([*_widths(one), 1])]
@@ -163,12 +165,17 @@ def _shares(rows: int, cores: int) -> int:
     return next(even, rows)
 
 
+def _inlined(stage: Stage, form: Rows) -> bool:
+    """Whether it is computed in the one elementwise stage that reads it."""
+    readers = [other for other in form.stages if stage.writes in other.reads]
+    return not stage.reduces and len(readers) == 1 and not readers[0].reduces
+
+
 def _kept(schedule: Any, form: Rows) -> list[Stage]:
     """The stages that stay: whatever one other stage alone reads is computed there."""
     kept = []
     for stage in form.stages:
-        readers = [other for other in form.stages if stage.writes in other.reads]
-        if not stage.reduces and len(readers) == 1 and not readers[0].reduces:
+        if _inlined(stage, form):
             schedule.compute_inline(schedule.get_sblock(stage.name))
         else:
             kept.append(stage)

@@ -76,4 +76,4 @@ def test_a_row_is_divided_once(tmp_path: Path) -> None:
         ImportRequest(models.kernels(tmp_path / "k.onnx"), tmp_path / "program", TARGET)
     )
     passes = {one["pass"]: one["detail"] for one in program.evidence["passes"]}
-    assert passes["tir.shared_divisors"] == "1 divisions"
+    assert passes["tir.shared_divisors"] == "divisions rewritten: 1"
