@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tunefarm.cli.common import Shape, format_latency, json_option, show_json
+from tunefarm.cli.common import Shape, format_latency, format_seconds, json_option, show_json
 
 if TYPE_CHECKING:
+    from tunefarm.devices.device import Device
     from tunefarm.home import Home
     from tunefarm.results.runtimes.contract import Subject
 
@@ -22,7 +26,7 @@ ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
 @click.option(
     "--artifact",
     type=click.Path(path_type=Path),
-    help="tunefarm's artifact.  [default: this farm's newest of the model]",
+    help="tunefarm's artifact.  [default: this farm's newest that fits model and host]",
 )
 @click.option(
     "--shape",
@@ -37,14 +41,14 @@ ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
     type=click.IntRange(min=1),
     default=6,
     show_default=True,
-    help="Fresh ones of each runtime and setting; fewer than six cannot give 95 %.",
+    help="Fresh ones of each runtime and setting; with fewer than six there are no intervals.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.01),
     default=2.0,
     show_default=True,
-    help="Of samples, in each process.",
+    help="Of samples in each process (up to five times as many where an inference is slow).",
 )
 @json_option
 def command(
@@ -63,98 +67,149 @@ def command(
     setting, results checked against ONNX Runtime without optimisation. What is not installed is
     named and left out.
     """
+    from tunefarm.devices.registry import local_devices
+    from tunefarm.errors import UsageError
     from tunefarm.home import Home
-    from tunefarm.results.bench import BenchProtocol, bench, figures
-    from tunefarm.results.bench_record import record
+    from tunefarm.results.bench import BenchProtocol, Watch, bench
+    from tunefarm.results.bench_figures import figures
+    from tunefarm.results.bench_record import keep, record
     from tunefarm.results.runtimes import runtime
 
     names = list(dict.fromkeys(name.strip() for name in runtimes.split(",") if name.strip()))
+    if not names:
+        raise UsageError("--runtimes names none", hint=f"There are {ALL}")
     for name in names:
         runtime(name)
     home = Home.from_environment().prepare()
-    subject = _subject(home, model, artifact, dict(shapes), threads)
     protocol = BenchProtocol(processes=processes, seconds=seconds)
-    with _Waiting(home) as wait:
-        entries = bench(subject, names, protocol, lambda text: _say(text, as_json), wait)
-    rows = figures(entries, protocol)
-    document = record(home, subject, entries, rows, protocol)
+    (device,) = local_devices(home)
+    with _subject(home, model, artifact, dict(shapes), threads) as (subject, directory):
+        with _alone(device), _gauge(home, device) as steady:
+            watch = Watch(
+                lambda text: click.echo(text, err=True), steady, lambda e: keep(directory, e)
+            )
+            entries = bench(subject, names, protocol, watch)
+        rows = figures(entries, protocol)
+        document = record(home, directory, subject, entries, rows, protocol)
     if as_json:
         show_json(document)
     else:
         _show(rows, document)
+    _judge(rows)
 
 
-def _say(text: str, quiet: bool) -> None:
-    if not quiet:
-        click.echo(text, err=True)
-
-
+@contextlib.contextmanager
 def _subject(
     home: Home,
     model: Path,
     artifact: Path | None,
     shapes: dict[str, tuple[int, ...]],
     threads: int | None,
-) -> Subject:
-    """The model with its shapes fixed, in a directory of this benchmark's own."""
+) -> Iterator[tuple[Subject, Path]]:
+    """The model with its shapes fixed, in a directory that goes when all is done, and the one for
+    what stays."""
     import hashlib
+    import tempfile
     import time
 
     import onnx
 
     from tunefarm.devices.cpu import usable_cores
+    from tunefarm.errors import UnsupportedModel
     from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
     from tunefarm.results.runtimes.contract import Subject
 
     loaded = read_model(model, ImportLimits())
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
     bind_shapes(loaded, shapes)
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    directory = home.benches / f"{model.stem}-{stamp}"
-    directory.mkdir(parents=True, exist_ok=True)
-    fixed = directory / model.name
-    onnx.save(loaded, fixed)
-    return Subject(
-        fixed,
-        input_specs(loaded),
-        tuple(output.name for output in loaded.graph.output),
-        threads or usable_cores(),
-        directory,
-        artifact.absolute() if artifact is not None else _newest_artifact(home, digest),
-    )
+    if loaded.ByteSize() >= 2**31 - 1:
+        raise UnsupportedModel(f"{model} has more than 2 GiB with its weights")
+    if shapes:  # what was written of shapes further on is of the old ones
+        del loaded.graph.value_info[:]
+        for output in loaded.graph.output:
+            output.type.tensor_type.ClearField("shape")
+        loaded = onnx.shape_inference.infer_shapes(loaded)
+    inputs = input_specs(loaded)
+    home.benches.mkdir(exist_ok=True)
+    stamp = time.strftime(f"{model.stem}-%Y%m%d-%H%M%S-", time.gmtime())
+    directory = Path(tempfile.mkdtemp(prefix=stamp, dir=home.benches))
+    with tempfile.TemporaryDirectory(prefix="tunefarm-bench-") as work:
+        fixed = Path(work) / model.name
+        onnx.save(loaded, fixed)
+        chosen = artifact.absolute() if artifact is not None else _newest(home, digest, inputs)
+        outputs = tuple(output.name for output in loaded.graph.output)
+        threads = threads or usable_cores()
+        yield Subject(fixed, inputs, outputs, threads, Path(work), chosen), directory
 
 
-def _newest_artifact(home: Home, digest: str) -> Path | None:
+def _newest(home: Home, digest: str, inputs: Any) -> Path | None:
+    """The newest artifact of this model, with these shapes, that runs here."""
+    from tunefarm.errors import ArtifactError
+    from tunefarm.results.bundle import misfits, open_bundle
     from tunefarm.results.journal import Journal
 
+    wanted = [(spec.name, list(spec.shape), spec.dtype) for spec in inputs]
     journal = Journal(home)
     try:
         for row in journal.artifacts():
-            path = Path(row["path"])
-            if journal.job(row["job"]).model_digest == digest and path.exists():
-                return path
+            if journal.job(row["job"]).model_digest != digest:
+                continue
+            try:
+                manifest = open_bundle(Path(row["path"])).manifest
+            except ArtifactError:
+                continue
+            has = [(one["name"], list(one["shape"]), one["dtype"]) for one in manifest["inputs"]]
+            if has == wanted and not misfits(manifest):
+                return Path(row["path"])
     finally:
         journal.close()
     return None
 
 
-class _Waiting:
-    """Waits until the machine is all there, with the roof's gauge where one is known."""
+@contextlib.contextmanager
+def _alone(device: Device) -> Iterator[None]:
+    """Nothing else of any farm measures on this device meanwhile."""
+    import time
 
-    def __init__(self, home: Home) -> None:
-        from tunefarm.devices.probe import probe
-        from tunefarm.measure.protocol import Protocol
-        from tunefarm.measure.roofline import roof_path
-        from tunefarm.measure.runner import Runner
+    from tunefarm.devices.lock import DeviceLock
 
-        (device,) = probe()
-        self._runner = Runner(device.cores, Protocol().memory_bytes, roof_path(home, device))
+    lock, told = DeviceLock(device), False
+    while not lock.acquire({"job": "bench"}):
+        if not told:
+            holder = lock.holder().get("job", "?")
+            click.echo(f"waiting: {device.id} is busy with {holder}", err=True)
+            told = True
+        time.sleep(0.5)
+    try:
+        yield
+    finally:
+        lock.release()
 
-    def __enter__(self) -> Any:
-        return self._runner.await_steady
 
-    def __exit__(self, *_: object) -> None:
-        self._runner.close()
+@contextlib.contextmanager
+def _gauge(home: Home, device: Device) -> Iterator[Any]:
+    """Waits a while for the machine to be all there, where the roof's gauge is known."""
+    from tunefarm.measure.protocol import Protocol
+    from tunefarm.measure.roofline import roof_path
+    from tunefarm.measure.runner import Runner
+
+    runner = Runner(device.cores, Protocol().memory_bytes, roof_path(home, device))
+    try:
+        yield runner.await_steady
+    finally:
+        runner.close()
+
+
+def _judge(rows: list[dict[str, Any]]) -> None:
+    """Ours is what the command is about: that it fails or is wrong is its failure, once all that
+    was found has been shown."""
+    from tunefarm.errors import ArtifactError
+
+    for row in rows:
+        failed = row.get("out", "").startswith("failed")
+        if row["runtime"] == "tunefarm" and (failed or not row.get("right", True)):
+            click.echo("error: tunefarm's artifact fails, or computes something else", err=True)
+            sys.exit(ArtifactError.exit_code)
 
 
 def _show(rows: list[dict[str, Any]], document: dict[str, Any]) -> None:
@@ -165,28 +220,38 @@ def _show(rows: list[dict[str, Any]], document: dict[str, Any]) -> None:
     for name in ("runtime", "setting"):
         table.add_column(name)
     for name in (
-        *("median", "95 % interval", "tunefarm is\ntimes faster", "compile s", "load s"),
-        *("first", "memory", "max rel.\nerror"),
+        *("median", "95 % interval", "tunefarm is\ntimes faster", "prepared\nin"),
+        *("ready\nin", "memory", "max rel.\nerror"),
     ):
         table.add_column(name, justify="right")
-    out = [row for row in rows if "out" in row]
     for row in sorted((r for r in rows if "out" not in r), key=lambda r: r["median_ms"]):
-        low, high = row["ci95_ms"]
-        faster = row.get("ours_faster")
-        table.add_row(
-            row["runtime"],
-            row["setting"],
-            format_latency(row["median_ms"]),
-            f"{low:.4g} to {high:.4g}",
-            f"{faster[0]:.2f} ({faster[1]:.2f} to {faster[2]:.2f})" if faster else "",
-            f"{row['compile_s']:.0f}",
-            f"{row['load_s']:.2f}",
-            format_latency(row["first_ms"]),
-            f"{row['peak_bytes'] / 2**20:.0f} MiB",
-            f"{row['max_rel_err']:.0e}{'' if row['right'] else '  WRONG'}",
-        )
+        table.add_row(*_cells(row))
     Console().print(table)
-    for row in out:
-        click.echo(f"{row['runtime']} {row['out']}")
-    click.echo(f"all figures: {document['directory']}/bench.json")
-    click.echo(f"plot: {document['directory']}/bench.png")
+    for row in rows:
+        if "out" in row:
+            click.echo(f"{row['runtime']} {row['out']}")
+        elif row["disturbed"]:
+            click.echo(f"{row['runtime']}: {row['disturbed']} processes on a disturbed machine")
+    click.echo("Ready: from nothing imported to the first answer. Memory: the process's peak.")
+    click.echo(f"figures: {document['directory']}/bench.json, plot: bench.png beside it")
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    interval, faster = row["ci95_ms"], row.get("ours_faster")
+    ratio = ""
+    if faster:
+        ratio = f"{faster['speedup']:.2f}"
+        if faster["ci95"]:
+            ratio += f" ({faster['ci95'][0]:.2f} to {faster['ci95'][1]:.2f})"
+    error = row["max_rel_err"]
+    return [
+        row["runtime"],
+        row["setting"],
+        format_latency(row["median_ms"]),
+        f"{interval[0]:.4g} to {interval[1]:.4g}" if interval else "",
+        ratio,
+        format_seconds(row["compile_s"]) if row["compile_s"] else "",
+        f"{row['ready_s']:.2f} s",
+        f"{row['peak_bytes'] / 2**20:.0f} MiB",
+        ("none" if error is None else f"{error:.0e}") + ("" if row["right"] else "  WRONG"),
+    ]

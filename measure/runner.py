@@ -155,13 +155,15 @@ class Runner:
     def await_steady(self, limit_s: float = MODEL_WAIT_S) -> bool:
         """Until the gauge says that all cores are there, or for `limit_s`; whether they are."""
         until = time.monotonic() + limit_s
-        while time.monotonic() < until:
+        while True:
             try:
                 if self._child.call("steady", 30.0):
                     return True
             except (ChildTimeout, ChildDied, ChildError):
                 self._child.kill()
-        return False
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
 
     def canary(self) -> float | None:
         """Median seconds of a fixed small piece of work, to tell a disturbed machine by.

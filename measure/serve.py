@@ -40,7 +40,7 @@ def _race(request: KernelRace) -> dict[str, list[float]]:
 def _named(request: str) -> float | bool:
     if request == "canary":
         return kernel.canary()
-    return _STEADY is None or _STEADY.wait()
+    return _STEADY is None or _STEADY.there()
 
 
 _HANDLERS: dict[type, Callable[[Any], Any]] = {

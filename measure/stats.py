@@ -41,12 +41,14 @@ def compare(
     margin: float,
     resamples: int,
     seed: int,
+    paired: bool = True,
 ) -> Comparison:
     """The ratio of medians, base over tuned, with its interval.
 
     The bootstrap is hierarchical, process then round, for a process's samples have its luck
     (memory layout, neighbours) in common; both sides are drawn from the same processes, for they
-    ran interleaved. Rounds are paired where both sides have the same number of them.
+    ran interleaved. Where both sides have the same number of rounds and were measured in the same
+    rounds of the same process (`paired`), rounds are drawn in pairs.
 
     Sources: Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013; Bulej et al.,
     Duet Benchmarking, ICPE 2020.
@@ -56,7 +58,7 @@ def compare(
     """
     if len(base) != len(tuned) or not base or not all(map(len, [*base, *tuned])):
         raise ValueError("both sides need samples from each process")
-    ratios = _bootstrap(base, tuned, resamples, np.random.default_rng(seed))
+    ratios = _bootstrap(base, tuned, resamples, paired, np.random.default_rng(seed))
     tail = (1 - confidence) / 2
     low, high = (float(q) for q in np.quantile(ratios, [tail, 1 - tail]))
     base_s, tuned_s = _median(base), _median(tuned)
@@ -69,7 +71,7 @@ def _median(samples: Processes) -> float:
 
 
 def _bootstrap(
-    base: Processes, tuned: Processes, resamples: int, rng: np.random.Generator
+    base: Processes, tuned: Processes, resamples: int, paired: bool, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """(resamples,) ratios of medians, each over as many processes as were run."""
     count = len(base)
@@ -80,8 +82,8 @@ def _bootstrap(
         drawn = chosen == process
         times = int(drawn.sum())
         rows = rng.integers(0, len(one), size=(times, len(one)))
-        paired = len(one) == len(two)
-        other = rows if paired else rng.integers(0, len(two), size=(times, len(two)))
+        same = paired and len(one) == len(two)
+        other = rows if same else rng.integers(0, len(two), size=(times, len(two)))
         medians[0][drawn] = np.median(one[rows], axis=1)
         medians[1][drawn] = np.median(two[other], axis=1)
     # Over the drawn processes: one level at a time, so that a process with more rounds does not

@@ -106,8 +106,8 @@ def runtimes(rows: list[dict[str, Any]], model: str) -> Figure:
         range(len(known)),
         medians,
         xerr=[
-            [max(0.0, row["median_ms"] - row["ci95_ms"][0]) for row in known],
-            [max(0.0, row["ci95_ms"][1] - row["median_ms"]) for row in known],
+            [max(0.0, row["median_ms"] - _ends(row)[0]) for row in known],
+            [max(0.0, _ends(row)[1] - row["median_ms"]) for row in known],
         ],
         color=[_TUNED if row["runtime"] == "tunefarm" else _BASE for row in known],
         error_kw={"lw": 0.9, "ecolor": "#343a40"},
@@ -116,7 +116,7 @@ def runtimes(rows: list[dict[str, Any]], model: str) -> Figure:
     for place, row in enumerate(known):
         axes.annotate(
             f"{row['median_ms']:.3g}",
-            (row["ci95_ms"][1], place),
+            (_ends(row)[1], place),
             textcoords="offset points",
             xytext=(6, -3),
             fontsize=9,
@@ -129,6 +129,12 @@ def runtimes(rows: list[dict[str, Any]], model: str) -> Figure:
     axes.set_title(model, loc="left")
     axes.grid(True, axis="x", color=_MUTED, lw=0.4)
     return _clean(figure)
+
+
+def _ends(row: dict[str, Any]) -> tuple[float, float]:
+    """Of the interval, where there is one."""
+    low, high = row["ci95_ms"] or (row["median_ms"], row["median_ms"])
+    return float(low), float(high)
 
 
 def _clean(figure: Figure) -> Figure:

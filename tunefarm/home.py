@@ -7,7 +7,7 @@ roofs/                what each kind of device can do at best
 costmodel.json        what earlier jobs teach later ones
 jobs/<job>/           report.html, job.log, costmodel.json (as it was when the job began), and for
                       each target program/, candidates/, reference/, model/, lessons.parquet
-benches/              one directory per `tunefarm bench`: bench.json, bench.png
+benches/              one directory per `tunefarm bench`: bench.json, raw.json, bench.png
 artifacts/            packed artifacts, <name>-<target>-<digest>.tfa
 """
 

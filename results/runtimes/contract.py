@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 from abc import ABC, abstractmethod
@@ -24,11 +25,11 @@ class Subject:
     """What every runtime is given.
 
     Attributes:
-        model: the ONNX file; all shapes in it are fixed.
+        model: the ONNX file; the shapes of its inputs are fixed, and what follows from them.
         inputs: of the model.
         outputs: names of its outputs, in order.
         threads: that an inference may use.
-        directory: the runtime's own, kept from one of its processes to the next.
+        directory: this runtime's and setting's own, kept from one process to the next.
         artifact: what tunefarm made of the model, None where there is none.
     """
 
@@ -60,13 +61,24 @@ class Runtime(ABC):
         return f"not installed: pip install {' '.join(lacking)}" if lacking else ""
 
     def versions(self) -> dict[str, str]:
-        return {package: importlib.metadata.version(package) for package in self.needs.values()}
+        """Of what is installed, by distribution: a module may come from another than the usual."""
+        owners = importlib.metadata.packages_distributions()
+        found = {}
+        for module, package in self.needs.items():
+            for name in {package, *owners.get(module.partition(".")[0], [])}:
+                with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                    found[name] = importlib.metadata.version(name)
+        return found
 
     def environment(self, threads: int) -> dict[str, str]:
-        """Variables of its processes."""
+        """Variables of the processes that load and run it."""
         return {}
 
-    def prepare(self, subject: Subject) -> None:  # noqa: B027 - most have nothing to prepare
+    def prepared_s(self, subject: Subject) -> float | None:
+        """Seconds of work ahead of time that was done before; None for none."""
+        return None
+
+    def prepare(self, subject: Subject, setting: str) -> None:  # noqa: B027 - most have nothing
         """Whatever is done once ahead of time, into `subject.directory`; in a process of its own.
 
         Raises:

@@ -15,12 +15,11 @@ class Inductor(Runtime):
     needs: ClassVar[Mapping[str, str]] = {"torch": "torch", "onnx2torch": "onnx2torch"}
     settings: ClassVar[tuple[str, ...]] = ("default", "max-autotune")
 
-    def prepare(self, subject: Subject) -> None:
+    def prepare(self, subject: Subject, setting: str) -> None:
         import numpy as np
 
         feed = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in subject.inputs}
-        for setting in self.settings:
-            self.load(subject, setting)(feed)
+        self.load(subject, setting)(feed)
 
     def load(self, subject: Subject, setting: str) -> Run:
         import os

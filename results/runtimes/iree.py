@@ -12,6 +12,22 @@ import numpy as np
 from tunefarm.results.runtimes.contract import Array, Run, Runtime, Subject
 
 COMPILE_LIMIT_S = 1800.0
+OPSET = "17"
+"""The importer takes no old ones."""
+
+
+def _tool(name: str, *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"iree.compiler.tools.{name}", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=COMPILE_LIMIT_S,
+    )
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        wrong = [line for line in lines if "error" in line.lower()] or lines[-1:] or ["no reason"]
+        raise RuntimeError(f"{name}: {wrong[0]}")
 
 
 class Iree(Runtime):
@@ -20,36 +36,21 @@ class Iree(Runtime):
         "iree.compiler": "iree-base-compiler",
         "iree.runtime": "iree-base-runtime",
     }
+    settings: ClassVar[tuple[str, ...]] = ("O3",)
 
-    def prepare(self, subject: Subject) -> None:
+    def prepare(self, subject: Subject, setting: str) -> None:
         text, built = subject.directory / "model.mlir", subject.directory / "model.vmfb"
-        self._tool("import_onnx", str(subject.model), "-o", str(text))
-        self._tool(
-            "iree_compile",
+        _tool("import_onnx", str(subject.model), "--opset-version", OPSET, "-o", str(text))
+        _tool(
+            "scripts.iree_compile",
             str(text),
             "--iree-hal-target-device=local",
             "--iree-hal-local-target-device-backends=llvm-cpu",
             "--iree-llvmcpu-target-cpu=host",
+            f"--iree-opt-level={setting}",
             "-o",
             str(built),
         )
-
-    def _tool(self, name: str, *arguments: str) -> None:
-        module = {
-            "import_onnx": "iree.compiler.tools.import_onnx",
-            "iree_compile": "iree.compiler.tools.scripts.iree_compile",
-        }[name]
-        done = subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=COMPILE_LIMIT_S,
-        )
-        if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            reason = next((line for line in lines if "error" in line.lower()), lines[-1:])
-            raise RuntimeError(f"{name} failed: {reason}")
 
     def load(self, subject: Subject, setting: str) -> Run:
         import iree.runtime as iree
@@ -59,7 +60,8 @@ class Iree(Runtime):
         context = iree.SystemContext(config=config)
         library = subject.directory / "model.vmfb"
         context.add_vm_module(iree.VmModule.mmap(context.instance, str(library)))
-        (name,) = [n for n in context.modules.module.vm_module.function_names if "$" not in n]
+        names = context.modules.module.vm_module.function_names
+        (name,) = [n for n in names if "$" not in n and not n.startswith("__")]
         function = context.modules.module[name]
 
         def run(feed: Mapping[str, Array]) -> list[Array]:

@@ -19,8 +19,16 @@ class Tunefarm(Runtime):
 
     def missing(self, subject: Subject) -> str:
         if subject.artifact is None:
-            return "no artifact of this model: tunefarm submit, or name one with --artifact"
+            return "no artifact for this model and host: tunefarm submit, or name one (--artifact)"
         return super().missing(subject)
+
+    def prepared_s(self, subject: Subject) -> float | None:
+        """What the search took."""
+        from tunefarm.results.bundle import open_bundle
+
+        assert subject.artifact is not None
+        wall_s = open_bundle(subject.artifact).manifest["result"].get("wall_s")
+        return float(wall_s) if wall_s is not None else None
 
     def environment(self, threads: int) -> dict[str, str]:
         return {**RUNTIME_ONLY, **thread_env(threads)}
@@ -40,9 +48,9 @@ class UntunedTvm(Runtime):
     needs: ClassVar[Mapping[str, str]] = _TVM
 
     def environment(self, threads: int) -> dict[str, str]:
-        return thread_env(threads)
+        return {**RUNTIME_ONLY, **thread_env(threads)}
 
-    def prepare(self, subject: Subject) -> None:
+    def prepare(self, subject: Subject, setting: str) -> None:
         from tunefarm.devices.probe import probe
         from tunefarm.frontend.importer import ImportRequest, import_model
         from tunefarm.measure.assemble import AssembleRequest, assemble

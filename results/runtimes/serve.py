@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +14,11 @@ import numpy as np
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import make_input, parity
 from tunefarm.results.runtimes.contract import Array, Subject
+
+MOST_SAMPLES = 500
+"""Of a process: where more would fit, each is the mean of several inferences in a row."""
+PATIENCE = 5.0
+"""Times the seconds of samples that are spent on getting the least number of them."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class MakeReference:
 @dataclass(frozen=True)
 class PrepareRuntime:
     runtime: str
+    setting: str
     subject: Subject
 
 
@@ -36,8 +42,8 @@ class Measure:
     """Load, check against `reference`, and time.
 
     Attributes:
-        seconds: of samples, after a fifth as many of warming up. At least `least` samples are
-            taken, but no more than one where that would take five times as long.
+        seconds: of samples, after a fifth as many of warming up; until there are `least` of them,
+            at most `PATIENCE` times as many.
     """
 
     runtime: str
@@ -54,18 +60,23 @@ class Report:
     """One process of one runtime.
 
     Attributes:
-        load_s: from nothing imported to ready.
+        load_s: `Runtime.load`, with nothing imported before it.
         first_s: the first inference.
-        samples: seconds of each inference after warming up.
+        samples: seconds of an inference after warming up.
+        calls: inferences in a sample.
         peak_bytes: most memory that the process held, its interpreter included.
-        max_rel_err: largest error against the reference, relative to each output's scale.
+        max_rel_err: largest error against the reference, relative to each output's scale; infinite
+            for another shape, or where one is finite and the other is not.
+        steady: whether the machine was all there before and after.
     """
 
     load_s: float
     first_s: float
     samples: tuple[float, ...]
+    calls: int
     peak_bytes: int
     max_rel_err: float
+    steady: bool = True
 
 
 def serve(request: MakeReference | PrepareRuntime | Measure) -> Report | None:
@@ -75,7 +86,7 @@ def serve(request: MakeReference | PrepareRuntime | Measure) -> Report | None:
         from tunefarm.results.runtimes import runtime
 
         request.subject.directory.mkdir(parents=True, exist_ok=True)
-        runtime(request.runtime).prepare(request.subject)
+        runtime(request.runtime).prepare(request.subject, request.setting)
         return None
     from tunefarm.results.runtimes.onnx_runtime import reference
 
@@ -106,14 +117,27 @@ def _measure(request: Measure) -> Report:
     with np.load(request.reference) as stored:
         wanted = [stored[str(place)] for place in range(len(stored.files))]
     error = parity(results, wanted).max_rel_err
-    warm_until = time.perf_counter() + request.seconds / 5
-    while time.perf_counter() < warm_until:
-        run(feed)
-    samples: list[float] = []
-    patience_s = 5 * request.seconds
-    while sum(samples) < (request.seconds if len(samples) >= request.least else patience_s):
+    fastest, warm_until = math.inf, time.perf_counter() + request.seconds / 5
+    while time.perf_counter() < warm_until or fastest == math.inf:
         started = time.perf_counter()
         run(feed)
-        samples.append(time.perf_counter() - started)
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Report(load_s, first_s, tuple(samples), peak, error)
+        fastest = min(fastest, time.perf_counter() - started)
+    calls = max(1, math.ceil(request.seconds / MOST_SAMPLES / fastest))
+    samples: list[float] = []
+    spent = 0.0
+    while spent < request.seconds * (1.0 if len(samples) >= request.least else PATIENCE):
+        started = time.perf_counter()
+        for _ in range(calls):
+            run(feed)
+        elapsed = time.perf_counter() - started
+        samples.append(elapsed / calls)
+        spent += elapsed
+    return Report(load_s, first_s, tuple(samples), calls, _peak_bytes(), error)
+
+
+def _peak_bytes() -> int:
+    """Of this process alone: what `getrusage` tells is no less than its parent's."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    return 0

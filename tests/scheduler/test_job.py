@@ -93,8 +93,10 @@ def test_the_model_runs_beside_other_runtimes(farm: dict[str, Any]) -> None:
     rows = {row["runtime"]: row for row in found["runtimes"]}
     assert list(rows) == ["tunefarm", "onnxruntime"]
     assert all(row["right"] and row["median_ms"] > 0 for row in rows.values())
-    low, high = rows["onnxruntime"]["ours_faster"][1:]
-    assert 0 < low <= high
+    assert rows["onnxruntime"]["ours_faster"]["speedup"] > 0
+    assert rows["onnxruntime"]["ours_faster"]["ci95"] is None, "two processes give no interval"
+    assert rows["tunefarm"]["compile_s"] > 1, "what the search took"
+    assert len(json.loads((Path(found["directory"]) / "raw.json").read_text())["raw"]) == 3
     assert found["artifact"] == farm["done"].json["targets"]["llvm"]["artifact"]
     assert len(found["mlflow"]) == 32, found["mlflow"]
     assert json.loads((Path(found["directory"]) / "bench.json").read_text()) == found

@@ -1,0 +1,105 @@
+"""What a benchmark's reports say: a row for each runtime. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tunefarm.measure.stats import Comparison, compare
+from tunefarm.results.bench import BenchProtocol, Entry
+
+OURS = "tunefarm"
+ENOUGH = 6
+"""Processes; with fewer a bootstrap of their median cannot reach 95 %."""
+
+
+def figures(entries: Sequence[Entry], protocol: BenchProtocol) -> list[dict[str, Any]]:
+    """A row for each runtime, in its fastest setting that is right; milliseconds, bytes.
+
+    `ours_faster` is how many times faster tunefarm's artifact is, with its interval; no row has it
+    where either side is wrong, and intervals are None with fewer than `ENOUGH` processes.
+    """
+    best: dict[str, Entry] = {}
+    for one in entries:
+        known = best.get(one.runtime)
+        if known is None or _rank(one, protocol) < _rank(known, protocol):
+            best[one.runtime] = one
+    ours = best.get(OURS)
+    if ours is not None and (ours.out or not _is_right(ours, protocol)):
+        ours = None
+    return [_row(one, ours, protocol) for one in best.values()]
+
+
+def _rank(one: Entry, protocol: BenchProtocol) -> tuple[bool, bool, float]:
+    if one.out:
+        return True, True, 0.0
+    return False, not _is_right(one, protocol), _median_s(one)
+
+
+def _median_s(one: Entry) -> float:
+    return float(np.median([np.median(report.samples) for report in one.reports]))
+
+
+def _error(one: Entry) -> float:
+    return max(report.max_rel_err for report in one.reports)
+
+
+def _is_right(one: Entry, protocol: BenchProtocol) -> bool:
+    return _error(one) <= protocol.parity
+
+
+def _row(one: Entry, ours: Entry | None, protocol: BenchProtocol) -> dict[str, Any]:
+    row: dict[str, Any] = {"runtime": one.runtime, "versions": one.versions}
+    if one.out:
+        return {**row, "out": one.out}
+    reports, error = one.reports, _error(one)
+    enough = len(reports) >= ENOUGH
+    row |= {
+        "setting": one.setting,
+        "median_ms": _median_s(one) * 1e3,
+        "ci95_ms": [s * 1e3 for s in _interval(one, protocol)] if enough else None,
+        "compile_s": one.compile_s,
+        "load_s": float(np.median([report.load_s for report in reports])),
+        "ready_s": float(np.median([report.load_s + report.first_s for report in reports])),
+        "first_ms": float(np.median([report.first_s for report in reports])) * 1e3,
+        "peak_bytes": max(report.peak_bytes for report in reports),
+        "max_rel_err": error if math.isfinite(error) else None,
+        "right": _is_right(one, protocol),
+        "disturbed": sum(not report.steady for report in reports),
+    }
+    if ours is not None and one is not ours and row["right"]:
+        found = _compared(one, ours, protocol)
+        speedup = _median_s(one) / _median_s(ours)
+        row["ours_faster"] = {
+            "speedup": speedup,
+            "ci95": None if found is None else [found.low, found.high],
+        }
+    return row
+
+
+def _compared(one: Entry, ours: Entry, protocol: BenchProtocol) -> Comparison | None:
+    """None where there are too few processes for an interval."""
+    if min(len(one.reports), len(ours.reports)) < ENOUGH:
+        return None
+    return compare(
+        [report.samples for report in one.reports],
+        [report.samples for report in ours.reports],
+        confidence=protocol.confidence,
+        margin=protocol.margin,
+        resamples=protocol.resamples,
+        seed=protocol.seed,
+        paired=False,
+    )
+
+
+def _interval(one: Entry, protocol: BenchProtocol) -> tuple[float, float]:
+    """Of the median of the processes' medians, by a bootstrap over processes."""
+    medians = np.array([np.median(report.samples) for report in one.reports])
+    rng = np.random.default_rng(protocol.seed)
+    drawn = rng.choice(medians, size=(protocol.resamples, len(medians)))
+    tail = (1 - protocol.confidence) / 2
+    low, high = np.quantile(np.median(drawn, axis=1), [tail, 1 - tail])
+    return float(low), float(high)
