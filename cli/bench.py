@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tunefarm.cli.common import Shape, format_latency, format_seconds, json_option, show_json
+from tunefarm.cli.common import Shape, format_seconds, json_option, show_json
 
 if TYPE_CHECKING:
     from tunefarm.devices.device import Device
@@ -217,13 +217,9 @@ def _show(rows: list[dict[str, Any]], document: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(title=f"{document['model']}, {document['threads']} threads")
-    for name in ("runtime", "setting"):
-        table.add_column(name)
-    for name in (
-        *("median", "95 % interval", "tunefarm is\ntimes faster", "prepared\nin"),
-        *("ready\nin", "memory", "max rel.\nerror"),
-    ):
-        table.add_column(name, justify="right")
+    table.add_column("runtime")
+    for name in ("ms", "95 %", "ours is\ntimes faster", "ready s", "MiB", "error"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in sorted((r for r in rows if "out" not in r), key=lambda r: r["median_ms"]):
         table.add_row(*_cells(row))
     Console().print(table)
@@ -232,8 +228,14 @@ def _show(rows: list[dict[str, Any]], document: dict[str, Any]) -> None:
             click.echo(f"{row['runtime']} {row['out']}")
         elif row["disturbed"]:
             click.echo(f"{row['runtime']}: {row['disturbed']} processes on a disturbed machine")
-    click.echo("Ready: from nothing imported to the first answer. Memory: the process's peak.")
-    click.echo(f"figures: {document['directory']}/bench.json, plot: bench.png beside it")
+    click.echo(
+        "ms: median of an inference. Ours: tunefarm. Ready: from nothing imported to the first\n"
+        "answer. MiB: the process's peak. Error: largest relative, against ONNX Runtime unoptimised."
+    )
+    for row in rows:
+        if row.get("compile_s"):
+            click.echo(f"{row['runtime']}: prepared in {format_seconds(row['compile_s'])}")
+    click.echo(f"figures, samples, plot: {document['directory']}")
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -242,16 +244,14 @@ def _cells(row: dict[str, Any]) -> list[str]:
     if faster:
         ratio = f"{faster['speedup']:.2f}"
         if faster["ci95"]:
-            ratio += f" ({faster['ci95'][0]:.2f} to {faster['ci95'][1]:.2f})"
+            ratio += f" ({faster['ci95'][0]:.2f}-{faster['ci95'][1]:.2f})"
     error = row["max_rel_err"]
     return [
-        row["runtime"],
-        row["setting"],
-        format_latency(row["median_ms"]),
-        f"{interval[0]:.4g} to {interval[1]:.4g}" if interval else "",
+        row["runtime"] + ("" if row["setting"] == "default" else f", {row['setting']}"),
+        f"{row['median_ms']:.4g}",
+        f"{interval[0]:.4g}-{interval[1]:.4g}" if interval else "",
         ratio,
-        format_seconds(row["compile_s"]) if row["compile_s"] else "",
-        f"{row['ready_s']:.2f} s",
-        f"{row['peak_bytes'] / 2**20:.0f} MiB",
-        ("none" if error is None else f"{error:.0e}") + ("" if row["right"] else "  WRONG"),
+        f"{row['ready_s']:.2f}",
+        f"{row['peak_bytes'] / 2**20:.0f}",
+        ("none" if error is None else f"{error:.0e}") + ("" if row["right"] else " WRONG"),
     ]

@@ -9,6 +9,9 @@ import numpy as np
 
 from tunefarm.results.runtimes.contract import Array, Run, Runtime, Subject
 
+OPSET = 17
+"""What is read knows few of the older operators."""
+
 
 class Xla(Runtime):
     """Compiled at load, once more in each process."""
@@ -25,11 +28,12 @@ class Xla(Runtime):
 
     def load(self, subject: Subject, setting: str) -> Run:
         import jax
-        import onnx
+        import onnx.version_converter
         from jaxonnxruntime import call_onnx
 
         feed = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in subject.inputs}
-        function, weights = call_onnx.call_onnx_model(onnx.load(subject.model), feed)
+        model = onnx.version_converter.convert_version(onnx.load(subject.model), OPSET)
+        function, weights = call_onnx.call_onnx_model(model, feed)
         placed = jax.device_put(weights)
         ready = jax.jit(function).lower(placed, feed).compile()
 

@@ -22,8 +22,13 @@ from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Stage, conditions, stages_of, stride
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
 
-SCALAR, BRANCH, LINE = 1.5, 4.0, 16
+SCALAR, BRANCH, LINE = 1.5, 0.6, 16
 """Cycles of an element alone, of one that a condition decides on; elements of a cache line."""
+WHOLE = 32
+"""Vectors of a last axis that is unrolled whole: conditions on it are then decided beforehand."""
+SMALL = 64 << 10
+"""Bytes that one thread may do alone. Timed alone a larger kernel may do well on one thread, for it
+finds what it reads in its caches; in a network half of it is in the other cores'."""
 MEMORY = 8.0
 """Bytes a cycle and core from beyond the caches: what binds whatever is large."""
 
@@ -127,7 +132,8 @@ def _chain(inlined: tuple[str, ...], last: Stage) -> Chain | None:
         all(of[-1] in (0, 1) for of in strides),
         _width(store.buffer) * last.points
         + sum(
-            _width(load.source) * _read(last, of) for load, of in zip(loads, strides, strict=True)
+            _width(load.source) * _read(last, load, of)
+            for load, of in zip(loads, strides, strict=True)
         ),
     )
 
@@ -137,9 +143,10 @@ def _width(buffer: Any) -> int:
     return max(1, int("".join(c for c in str(buffer.dtype) if c.isdigit()) or 8) // 8)
 
 
-def _read(last: Stage, strides: list[int | None]) -> int:
-    """Elements of an operand: what an axis does not move is read once."""
-    return prod(axis.extent for axis, s in zip(last.axes, strides, strict=True) if s != 0)
+def _read(last: Stage, load: Any, strides: list[int | None]) -> int:
+    """Elements of an operand: what an axis does not move is read once, and no more than it has."""
+    moved = prod(axis.extent for axis, s in zip(last.axes, strides, strict=True) if s != 0)
+    return min(moved, prod(map(int, load.source.shape)))
 
 
 def elementwise_space(workload: Any, target: Target) -> FewWays[Sweep] | None:
@@ -171,8 +178,8 @@ def _estimate(form: Chain, one: Sweep, machine: Hardware) -> float:
     """Seconds at 3 GHz: the elements, what a square misses of its cache lines, memory."""
     cores = min(one.shares, machine.cores)
     each = SCALAR / min(one.lanes, machine.lanes) * (1.0 + 0.5 / one.unroll)
-    if one.lanes == 1:
-        each = SCALAR + (BRANCH if form.last.branches else 0.5 / one.unroll)
+    if form.last.branches and one.lanes * one.unroll != form.extents[-1]:
+        each += BRANCH
     if form.crossed is not None:
         each += 0.5 + 4.0 * max(0, LINE - one.square) / LINE
     near = form.bytes < 2 * machine.cores * machine.l2
@@ -187,11 +194,15 @@ def _sweeps(form: Chain, machine: Hardware) -> Iterator[Sweep]:
     across = form.extents[form.crossed] if form.crossed is not None else 1
     squares = [s for s in (4, 8, 16, 32) if s <= min(across, length)] if across > 1 else []
     steps = [(lanes, unroll, 1, False) for lanes in widths or [1] for unroll in (1, 2, 4, 8)]
+    if form.last.branches:
+        whole = [(lanes, length // lanes) for lanes in widths if length // lanes <= WHOLE]
+        steps += [(lanes, unroll, 1, False) for lanes, unroll in whole]
     if widths and form.last.branches:
         steps.append((1, 1, 1, False))
     if squares:
         steps = [(1, 1, square, gather) for square in squares for gather in (False, True)]
-    for (lanes, unroll, square, gather), parallel in itertools.product(steps, (0, 1, 8)):
+    parallels = (0, 1, 8) if form.bytes <= SMALL else (1, 8)
+    for (lanes, unroll, square, gather), parallel in itertools.product(steps, parallels):
         if length % (lanes * unroll) == 0:
             shares = parallel * machine.cores or 1
             one = form.flat or len(form.extents) == 1
