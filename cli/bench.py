@@ -230,7 +230,7 @@ def _show(rows: list[dict[str, Any]], document: dict[str, Any]) -> None:
             click.echo(f"{row['runtime']}: {row['disturbed']} processes on a disturbed machine")
     click.echo(
         "ms: median of an inference. Ours: tunefarm. Ready: from nothing imported to the first\n"
-        "answer. MiB: the process's peak. Error: largest relative, against ONNX Runtime unoptimised."
+        "answer. MiB: the process's peak. Error: largest relative, to ONNX Runtime unoptimised."
     )
     for row in rows:
         if row.get("compile_s"):
