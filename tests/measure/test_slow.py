@@ -1,0 +1,118 @@
+"""What is far slower than its rival is called a settled number of times; the clock is our own."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunefarm.frontend.program import TensorSpec
+from tunefarm.measure.build import Library
+from tunefarm.measure.facts import KernelFacts
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import KernelRace, ModelRequest
+
+pytestmark = pytest.mark.tvm
+X = TensorSpec("x", (2,), "float32")
+
+
+class Clock:
+    """Time that passes only when something runs; `calls` counts what ran."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.calls: dict[str, int] = {}
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def run(self, name: str, seconds: float) -> None:
+        self.now += seconds
+        self.calls[name] = self.calls.get(name, 0) + 1
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    from tunefarm.measure import kernel, model
+
+    clock = Clock()
+    monkeypatch.setattr(kernel, "time", clock)
+    monkeypatch.setattr(model, "time", clock)
+    return clock
+
+
+def models(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: dict[str, float]) -> None:
+    from tunefarm.measure import model
+
+    class Timed:
+        def __init__(self, library: Path) -> None:
+            self.name = library.name
+
+        def upload(self, inputs: Any) -> list[Any]:
+            return []
+
+        def run(self, arguments: list[Any]) -> None:
+            clock.run(self.name, seconds[self.name])
+
+    monkeypatch.setattr(model, "CompiledModel", Timed)
+
+
+@pytest.mark.parametrize(("calls", "samples"), [(3, 2), (2, 1), (1, 1)])
+def test_a_model_that_is_far_slower_is_run_so_many_times(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, calls: int, samples: int
+) -> None:
+    from tunefarm.measure.model import interleave
+
+    models(monkeypatch, clock, {"base": 4.0, "tuned": 0.05})
+    protocol = Protocol(slow_calls=calls)
+    found = interleave(ModelRequest(Path("base"), Path("tuned"), (X,), protocol, 0))
+    assert clock.calls["base"] == calls
+    assert found["base"] == pytest.approx([4.0] * samples)
+    assert len(found["tuned"]) == protocol.model_rounds
+
+
+def test_two_slow_models_are_both_run_again(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    from tunefarm.measure.model import interleave
+
+    models(monkeypatch, clock, {"base": 4.0, "tuned": 2.0})
+    request = ModelRequest(Path("base"), Path("tuned"), (X,), Protocol(slow_calls=1), 0)
+    found = interleave(request)
+    assert len(found["base"]) >= 2
+    assert len(found["tuned"]) >= 2
+
+
+@pytest.mark.parametrize(("calls", "samples"), [(3, 2), (2, 1), (1, 1)])
+def test_a_kernel_that_is_far_slower_is_called_so_many_times(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, tmp_path: Path, calls: int, samples: int
+) -> None:
+    from tunefarm.measure import kernel
+
+    seconds = {"slow": 0.2, "fast": 0.001, "near": 0.0015}
+
+    class Timed:
+        def __init__(self, library: Library, facts: KernelFacts) -> None:
+            self.name = library.path.name
+
+        def bind(self, inputs: list[Any]) -> list[Any]:
+            return [kernel.tvm.runtime.tensor(np.ones(2, "float32"))]
+
+        def run(self, arguments: list[Any]) -> None:
+            clock.run(self.name, seconds[self.name])
+
+        def sample(self, arguments: list[Any], number: int, repeat: int) -> list[float]:
+            clock.run(self.name, number * seconds[self.name])
+            return [seconds[self.name]] * repeat
+
+    monkeypatch.setattr(kernel, "Kernel", Timed)
+    reference = tmp_path / "reference.npz"
+    np.savez(reference, positive=False, out1=np.ones(2, "float32"))
+    protocol = dataclasses.replace(Protocol(), slow_calls=calls)
+    entries = tuple((name, Library(Path(name), ())) for name in seconds)
+    facts = KernelFacts("k", (X, X), 2.0, reference)
+    found = kernel.race(KernelRace(facts, entries, protocol, 5, 9.0, 0), kernel.Arguments())
+    assert clock.calls["slow"] == calls
+    assert found["slow"] == pytest.approx([0.2] * samples)
+    assert len(found["fast"]) == len(found["near"]) == 5
