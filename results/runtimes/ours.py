@@ -27,7 +27,7 @@ class Tunefarm(Runtime):
         from tunefarm.results.bundle import open_bundle
 
         assert subject.artifact is not None
-        wall_s = open_bundle(subject.artifact).manifest["result"].get("wall_s")
+        wall_s = open_bundle(subject.artifact).manifest.get("wall_s")
         return float(wall_s) if wall_s is not None else None
 
     def environment(self, threads: int) -> dict[str, str]:
