@@ -48,6 +48,7 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/compare.py kernels.json
 	$(BIN)/python benchmarks/both.py both.json
+	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/hardware_model.py points.json
 	$(BIN)/python benchmarks/transfer.py transfer.json
 	$(BIN)/python benchmarks/networks.py squeezenet shufflenet resnet50 inception_v1 densenet121
