@@ -113,19 +113,17 @@ def _prepared(name: str, subject: Subject, protocol: BenchProtocol, watch: Watch
         return [Entry(name, "", {}, out=f"skipped: {missing}")]
     found = []
     for setting in adapter.settings:
+        one = Entry(name, setting, adapter.versions(), compile_s=_prepared_s(adapter, subject))
+        if not adapter.prepares:
+            found.append(one)
+            continue
         watch.say(f"preparing {name} {setting}")
         request = PrepareRuntime(name, setting, _own(subject, name, setting))
         started = time.perf_counter()
         failed = _call(request, {}, protocol.prepare_limit_s)
         took = time.perf_counter() - started
-        one = Entry(name, setting, adapter.versions())
-        if isinstance(failed, str):
-            one = dataclasses.replace(one, out=f"failed: {failed}")
-        elif type(adapter).prepare is not Runtime.prepare:
-            one = dataclasses.replace(one, compile_s=took)
-        else:
-            one = dataclasses.replace(one, compile_s=_prepared_s(adapter, subject))
-        found.append(one)
+        out = f"failed: {failed}" if isinstance(failed, str) else ""
+        found.append(dataclasses.replace(one, out=out, compile_s=took))
     return found
 
 

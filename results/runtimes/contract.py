@@ -78,6 +78,11 @@ class Runtime(ABC):
         """Seconds of work ahead of time that was done before; None for none."""
         return None
 
+    @property
+    def prepares(self) -> bool:
+        """Whether it has anything to prepare."""
+        return type(self).prepare is not Runtime.prepare
+
     def prepare(self, subject: Subject, setting: str) -> None:  # noqa: B027 - most have nothing
         """Whatever is done once ahead of time, into `subject.directory`; in a process of its own.
 

@@ -205,8 +205,8 @@ def _sweeps(form: Chain, machine: Hardware) -> Iterator[Sweep]:
     for (lanes, unroll, square, gather), parallel in itertools.product(steps, parallels):
         if length % (lanes * unroll) == 0:
             shares = parallel * machine.cores or 1
-            one = form.flat or len(form.extents) == 1
-            rest = form.points // (lanes * unroll if one else length)
+            single = form.flat or len(form.extents) == 1
+            rest = form.points // (lanes * unroll if single else length)
             if shares == 1 or rest >= shares or form.crossed is not None:
                 yield Sweep(shares, lanes, unroll, square, gather)
 
