@@ -10,18 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tunefarm.cli.common import Shape, format_seconds, json_option, show_json
+from tunefarm.cli.common import Shape, json_option, show_json
 
 if TYPE_CHECKING:
     from tunefarm.devices.device import Device
     from tunefarm.home import Home
+    from tunefarm.results.bench import BenchProtocol
     from tunefarm.results.runtimes.contract import Subject
 
 ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
 
 
 @click.command("bench")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--model-zoo",
+    "zoo",
+    type=click.Choice(["onnx-light"]),
+    help="Instead of MODEL: every network that the onnx package carries.",
+)
 @click.option("--runtimes", default=ALL, show_default=True, help="What to compare, by name.")
 @click.option(
     "--artifact",
@@ -52,7 +59,8 @@ ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
 )
 @json_option
 def command(
-    model: Path,
+    model: Path | None,
+    zoo: str | None,
     runtimes: str,
     artifact: Path | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
@@ -61,18 +69,17 @@ def command(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Run MODEL in several runtimes, side by side.
+    """Run MODEL, or each of a zoo of models, in several runtimes, side by side.
 
     Same inputs, threads and protocol for each: fresh processes, in turns, each runtime in its best
     setting, results checked against ONNX Runtime without optimisation. What is not installed is
     named and left out.
     """
-    from tunefarm.devices.registry import local_devices
+    from tunefarm.cli.bench_tables import show, show_all
     from tunefarm.errors import UsageError
     from tunefarm.home import Home
-    from tunefarm.results.bench import BenchProtocol, Watch, bench
-    from tunefarm.results.bench_figures import figures
-    from tunefarm.results.bench_record import keep, record
+    from tunefarm.results.bench import BenchProtocol
+    from tunefarm.results.bench_figures import summarised
     from tunefarm.results.runtimes import runtime
 
     names = list(dict.fromkeys(name.strip() for name in runtimes.split(",") if name.strip()))
@@ -80,22 +87,61 @@ def command(
         raise UsageError("--runtimes names none", hint=f"There are {ALL}")
     for name in names:
         runtime(name)
+    if (model is None) == (zoo is None):
+        raise UsageError("either MODEL or --model-zoo is needed, and not both")
+    if zoo is not None and (artifact is not None or shapes):
+        raise UsageError("--artifact and --shape are of one model, not of a zoo")
     home = Home.from_environment().prepare()
     protocol = BenchProtocol(processes=processes, seconds=seconds)
+    if model is not None:
+        document = _benched(home, model, artifact, dict(shapes), threads, names, protocol)
+        show_json(document) if as_json else show(document)
+        _judge([document])
+        return
+    documents = []
+    for path in _zoo(home):
+        click.echo(path.stem, err=True)
+        documents.append(_benched(home, path, None, {}, threads, names, protocol))
+    summary = summarised(documents)
+    if as_json:
+        show_json({"zoo": zoo, "models": documents, "summary": summary})
+    else:
+        show_all(documents, summary)
+    _judge(documents)
+
+
+def _zoo(home: Home) -> Iterator[Path]:
+    """The networks' files, each written when its turn has come."""
+    from tunefarm.frontend.zoo import write_zoo_model, zoo_names
+
+    for name in zoo_names():
+        path = home.zoo / f"{name}.onnx"
+        yield path if path.exists() else write_zoo_model(name, path)
+
+
+def _benched(
+    home: Home,
+    model: Path,
+    artifact: Path | None,
+    shapes: dict[str, tuple[int, ...]],
+    threads: int | None,
+    names: list[str],
+    protocol: BenchProtocol,
+) -> dict[str, Any]:
+    """One model's document, recorded."""
+    from tunefarm.devices.registry import local_devices
+    from tunefarm.results.bench import Watch, bench
+    from tunefarm.results.bench_figures import figures
+    from tunefarm.results.bench_record import keep, record
+
     (device,) = local_devices(home)
-    with _subject(home, model, artifact, dict(shapes), threads) as (subject, directory):
+    with _subject(home, model, artifact, shapes, threads) as (subject, directory):
         with _alone(device), _gauge(home, device) as steady:
             watch = Watch(
                 lambda text: click.echo(text, err=True), steady, lambda e: keep(directory, e)
             )
             entries = bench(subject, names, protocol, watch)
-        rows = figures(entries, protocol)
-        document = record(home, directory, subject, entries, rows, protocol)
-    if as_json:
-        show_json(document)
-    else:
-        _show(rows, document)
-    _judge(rows)
+        return record(home, directory, subject, entries, figures(entries, protocol), protocol)
 
 
 @contextlib.contextmanager
@@ -200,58 +246,13 @@ def _gauge(home: Home, device: Device) -> Iterator[Any]:
         runner.close()
 
 
-def _judge(rows: list[dict[str, Any]]) -> None:
+def _judge(documents: list[dict[str, Any]]) -> None:
     """Ours is what the command is about: that it fails or is wrong is its failure, once all that
     was found has been shown."""
     from tunefarm.errors import ArtifactError
 
-    for row in rows:
+    for row in (row for document in documents for row in document["runtimes"]):
         failed = row.get("out", "").startswith("failed")
         if row["runtime"] == "tunefarm" and (failed or not row.get("right", True)):
             click.echo("error: tunefarm's artifact fails, or computes something else", err=True)
             sys.exit(ArtifactError.exit_code)
-
-
-def _show(rows: list[dict[str, Any]], document: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{document['model']}, {document['threads']} threads")
-    table.add_column("runtime")
-    for name in ("ms", "95 %", "ours is\ntimes faster", "ready s", "MiB", "error"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in sorted((r for r in rows if "out" not in r), key=lambda r: r["median_ms"]):
-        table.add_row(*_cells(row))
-    Console().print(table)
-    for row in rows:
-        if "out" in row:
-            click.echo(f"{row['runtime']} {row['out']}")
-        elif row["disturbed"]:
-            click.echo(f"{row['runtime']}: {row['disturbed']} processes on a disturbed machine")
-    click.echo(
-        "ms: median of an inference. Ours: tunefarm. Ready: from nothing imported to the first\n"
-        "answer. MiB: the process's peak. Error: largest relative, to ONNX Runtime unoptimised."
-    )
-    for row in rows:
-        if row.get("compile_s"):
-            click.echo(f"{row['runtime']}: prepared in {format_seconds(row['compile_s'])}")
-    click.echo(f"figures, samples, plot: {document['directory']}")
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    interval, faster = row["ci95_ms"], row.get("ours_faster")
-    ratio = ""
-    if faster:
-        ratio = f"{faster['speedup']:.2f}"
-        if faster["ci95"]:
-            ratio += f" ({faster['ci95'][0]:.2f}-{faster['ci95'][1]:.2f})"
-    error = row["max_rel_err"]
-    return [
-        row["runtime"] + ("" if row["setting"] == "default" else f", {row['setting']}"),
-        f"{row['median_ms']:.4g}",
-        f"{interval[0]:.4g}-{interval[1]:.4g}" if interval else "",
-        ratio,
-        f"{row['ready_s']:.2f}",
-        f"{row['peak_bytes'] / 2**20:.0f}",
-        ("none" if error is None else f"{error:.0e}") + ("" if row["right"] else " WRONG"),
-    ]

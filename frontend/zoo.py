@@ -13,6 +13,7 @@ import onnx
 
 from tunefarm.errors import UsageError
 from tunefarm.frontend.onnx_passes import Graph
+from tunefarm.home import write_atomically
 
 _DIRECTORY = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
@@ -57,7 +58,6 @@ def zoo_model(name: str, seed: int = 0) -> onnx.ModelProto:
 
 
 def write_zoo_model(name: str, path: Path, seed: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
     model = zoo_model(name, seed)
-    path.write_bytes(model.SerializeToString(deterministic=True))
+    write_atomically(path, model.SerializeToString(deterministic=True))
     return path

@@ -1,4 +1,8 @@
-"""The whole model from its program and the winning traces, in a killable child."""
+"""The whole model from its program and the winning traces, in a killable child.
+
+Its constants do not go into its library but into a file of their own (`measure.weights`), and are
+the last argument of its function: one tuple.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import Any
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import JobFailed
+from tunefarm.measure import weights
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 ASSEMBLE_LIMIT_S = 900.0
@@ -77,10 +82,12 @@ def run_assemble(request: AssembleRequest) -> Assembled:
         module = relax.transform.SplitLayoutRewritePreproc()(module)
         module = relax.transform.FoldConstant()(module)
         module = relax.transform.DeadCodeElimination()(module)
+        module, constants = lift_constants(module)
         names = [variable.name_hint for variable in module.get_global_vars()]
         executable = relax.build(module, target)
     temporary = request.library.with_name(f".{os.getpid()}.so")
     temporary.parent.mkdir(parents=True, exist_ok=True)
+    weights.write(weights.beside(request.library), constants)
     try:
         executable.export_library(str(temporary), fcompile=_link)
         os.replace(temporary, request.library)
@@ -88,6 +95,35 @@ def run_assemble(request: AssembleRequest) -> Assembled:
         temporary.unlink(missing_ok=True)
     packing = sum(name.endswith("_weight_prepack") for name in names)
     return Assembled(request.library, packing, len(names))
+
+
+def lift_constants(module: Any) -> tuple[Any, list[Any]]:
+    """`main` with its constants as one more argument, a tuple; and what it is to be given."""
+    from tvm import relax
+    from tvm.relax.expr_functor import PyExprMutator, mutator
+
+    main = module["main"]
+    found: list[tuple[Any, Any]] = []
+
+    @mutator
+    class Lift(PyExprMutator):  # type: ignore[misc]
+        def visit_generic_const_(self, constant: Any) -> Any:
+            for known, variable in found:
+                if known.same_as(constant):
+                    return variable
+            found.append((constant, relax.Var(f"weight{len(found)}", constant.ty)))
+            return found[-1][1]
+
+    body = Lift().visit_expr(main.body)
+    if not found:
+        return module, []
+    params = [*main.params, *(variable for _, variable in found)]
+    lifted = relax.Function(params, body, main.ret_ty, is_pure=main.is_pure, attrs=main.attrs)
+    module.update_func(
+        module.get_global_var("main"), lifted.with_attr("num_input", len(main.params))
+    )
+    module = relax.transform.BundleModelParams("weights")(module)
+    return module, [constant.value.numpy() for constant, _ in found]
 
 
 def _link(output: str, objects: list[str], **_options: Any) -> None:

@@ -10,13 +10,20 @@ from tunefarm.frontend.program import TensorSpec
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What running a kernel takes beside its library: arguments (the last is the output), flops,
-    and the file with its reference results."""
+    """What running a kernel takes beside its library.
+
+    Attributes:
+        args: its arguments; the last is the output.
+        reference: the file with its reference results.
+        between: bytes that its model reads between two of its calls; 0 for a kernel that is timed
+            for itself, with everything at hand. See `measure.rotation`.
+    """
 
     task: str
     args: tuple[TensorSpec, ...]
     flops: float
     reference: Path
+    between: int = 0
 
 
 @dataclass(frozen=True)

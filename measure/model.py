@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tvm
+import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
+from tunefarm.measure import weights
 from tunefarm.measure.gate import Array, make_input
 
 if TYPE_CHECKING:
@@ -18,19 +20,29 @@ if TYPE_CHECKING:
 
 
 class CompiledModel:
-    """A model's library, loaded; arrays in graph order in and out."""
+    """A model's library and weights, loaded; arrays in graph order in and out.
 
-    def __init__(self, library: Path) -> None:
+    Args:
+        constants: its weights; by default those in the file beside the library.
+    """
+
+    def __init__(self, library: Path, constants: Sequence[Array] | None = None) -> None:
         self._device = tvm.cpu()
         self._machine = VirtualMachine(tvm.runtime.load_module(str(library)), self._device)
         self._main = self._machine["main"]
+        if constants is None:
+            file = weights.beside(library)
+            constants = weights.load(file) if file.exists() else []
+        self._constants = constants  # the tensors are views of them
+        tensors = [tvm.runtime.from_dlpack(array) for array in constants]
+        self._weights = [tvm_ffi.convert(tensors)] if tensors else []
 
     def upload(self, inputs: Sequence[Array]) -> list[Any]:
         """Copies the runtime may read: aligned as kernels assume, which an array need not be."""
         return [tvm.runtime.tensor(array, self._device) for array in inputs]
 
     def run(self, arguments: list[Any]) -> Any:
-        return self._main(*arguments)
+        return self._main(*arguments, *self._weights)
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         result = self.run(self.upload(inputs))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
 import math
 import platform
 import re
+import shutil
 import sys
 import zipfile
 from collections import Counter
@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from tunefarm.frontend.program import Program
-from tunefarm.home import Home, write_atomically
+from tunefarm.home import Home, atomically
+from tunefarm.measure import weights
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import evidence
-from tunefarm.results.bundle import LIBRARY, MANIFEST, SCHEMA
+from tunefarm.results.bundle import LIBRARY, MANIFEST, SCHEMA, WEIGHTS
 from tunefarm.results.journal import Job, JobTarget, Journal
 from tunefarm.results.sbom import sbom
 
@@ -58,8 +59,9 @@ def package(
 ) -> Packaged:
     """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's;
     `protocol` is what its numbers were measured by."""
-    parts = {
+    parts: dict[str, bytes | Path] = {
         LIBRARY: library.read_bytes(),
+        WEIGHTS: weights.beside(library),
         "schedules.json": _json(_schedules(target, program, traces)),
         "sbom.cdx.json": sbom(job, target, program),
         "evidence/measurements.parquet": evidence.measurements(journal, job.id, target),
@@ -76,21 +78,35 @@ def package(
     digest = hashlib.sha256(manifest).hexdigest()
     label = re.sub(r"[^A-Za-z0-9._-]", "-", f"{job.name}-{target.name}")
     path = home.artifacts / f"{label}-{digest[:12]}.tfa"
-    write_atomically(path, _pack({MANIFEST: manifest, **parts}))
+    _pack(path, {MANIFEST: manifest, **parts})
     summary = summarise(journal, job, target, path, digest, comparison, parity, wall_s)
     return Packaged(path, digest, summary)
 
 
-def _pack(parts: dict[str, bytes]) -> bytes:
-    """A zip file with fixed times and order: equal parts, equal bytes."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, data in parts.items():
+def _pack(path: Path, parts: dict[str, bytes | Path]) -> None:
+    """A zip file with fixed times and order: equal parts, equal bytes. Parts that are files, which
+    weights are, are stored as they are: there is nothing to compress, and they are read in one go.
+    """
+    with atomically(path) as file, zipfile.ZipFile(file, "w", compresslevel=1) as archive:
+        for name, part in parts.items():
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-            entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
-            archive.writestr(entry, data)
-    return buffer.getvalue()
+            if isinstance(part, bytes):
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, part)
+                continue
+            entry.file_size = part.stat().st_size
+            with part.open("rb") as source, archive.open(entry, "w") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _listed(part: bytes | Path) -> dict[str, Any]:
+    """Length and digest of a part."""
+    if isinstance(part, bytes):
+        return {"bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()}
+    with part.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": part.stat().st_size, "sha256": digest}
 
 
 def _json(data: Any) -> bytes:
@@ -125,7 +141,7 @@ def _manifest(
     job: Job,
     target: JobTarget,
     program: Program,
-    parts: dict[str, bytes],
+    parts: dict[str, bytes | Path],
     traces: dict[str, str] | None,
     comparison: Comparison | None,
     parity: Parity,
@@ -136,6 +152,7 @@ def _manifest(
         program, traces = _untuned(program), {}
     device = target.device
     verdicts = journal.verdicts(job.id, target.name)
+    files = {name: _listed(part) for name, part in sorted(parts.items())}
     return {
         "schema": SCHEMA,
         "complete": True,
@@ -167,7 +184,8 @@ def _manifest(
         "partition": {"tvm": program.evidence["kernels"], "fallback_share": 0.0},
         "memory": {
             "parameter_bytes": program.evidence["parameter_bytes"],
-            "library_bytes": len(parts[LIBRARY]),
+            "library_bytes": files[LIBRARY]["bytes"],
+            "weight_bytes": files[WEIGHTS]["bytes"],
         },
         "kernels": [
             {
@@ -181,10 +199,7 @@ def _manifest(
         ],
         "result": {**_comparison(comparison), "parity": dataclasses.asdict(parity)},
         "wall_s": round(wall_s, 3),
-        "files": {
-            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in sorted(parts.items())
-        },
+        "files": files,
     }
 
 

@@ -33,6 +33,33 @@ def figures(entries: Sequence[Entry], protocol: BenchProtocol) -> list[dict[str,
     return [_row(one, ours, protocol) for one in best.values()]
 
 
+def summarised(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Ours against the best other runtime of each model, by medians.
+
+    Returns:
+        `models`: of each, that other runtime (`best`) and how many times faster ours is, both None
+        where there is no such pair of right results; `geometric_mean` of those, over how many
+        (`counted`), and on how many ours is at least as fast (`won`).
+    """
+    models = [{"model": one["model"], **_against_best(one["runtimes"])} for one in documents]
+    ratios = [one["ours_faster"] for one in models if one["ours_faster"] is not None]
+    return {
+        "models": models,
+        "geometric_mean": float(np.exp(np.mean(np.log(ratios)))) if ratios else None,
+        "counted": len(ratios),
+        "won": sum(ratio >= 1.0 for ratio in ratios),
+    }
+
+
+def _against_best(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    right = {row["runtime"]: row["median_ms"] for row in rows if row.get("right")}
+    others = {name: ms for name, ms in right.items() if name != OURS}
+    if OURS not in right or not others:
+        return {"best": None, "ours_faster": None}
+    best = min(others, key=lambda name: others[name])
+    return {"best": best, "ours_faster": others[best] / right[OURS]}
+
+
 def _rank(one: Entry, protocol: BenchProtocol) -> tuple[bool, bool, float]:
     if one.out:
         return True, True, 0.0

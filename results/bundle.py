@@ -5,6 +5,7 @@ Standard library only: this is what runs on a machine that has no tuner.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,18 +15,21 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tunefarm.devices import cpu
 from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampered
 
 MANIFEST = "manifest.json"
 LIBRARY = "lib/model.so"
+WEIGHTS = "lib/model.weights"
 SCHEMA = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _PART_LIMIT = 4 * 2**30
+_CHUNK = 1 << 20
 _REQUIRED = {"name", "requires", "files", "threads", "inputs", "outputs", "target", "result"}
 _HOST = {"os", "machine", "cpu_features", "tvm_runtime"}
 _UNREADABLE = (
@@ -57,12 +61,31 @@ class Bundle:
         if listed is None:
             raise ArtifactTampered(f"{self.path}: {name} is not in its manifest")
         data = _read_part(self.path, name, listed["bytes"])
-        if hashlib.sha256(data).hexdigest() != listed["sha256"]:
+        self._check(name, data)
+        return data
+
+    def read_into(self, name: str, memory: memoryview) -> None:
+        """One part, as long as `memory`, into it, checked against the manifest.
+
+        Raises:
+            ArtifactTampered: as `read`.
+        """
+        try:
+            with _opened(self.path, name) as file:
+                count = 0
+                while part := file.read(min(_CHUNK, len(memory) - count)):
+                    memory[count : count + len(part)] = part
+                    count += len(part)
+        except _UNREADABLE as error:
+            raise _unreadable(self.path, name, error) from None
+        self._check(name, memory)
+
+    def _check(self, name: str, data: bytes | memoryview) -> None:
+        if hashlib.sha256(data).hexdigest() != self.manifest["files"][name]["sha256"]:
             raise ArtifactTampered(
                 f"{self.path}: {name} does not have the digest that its manifest lists",
                 hint="Do not use it; pull the artifact again.",
             )
-        return data
 
 
 def open_bundle(path: Path) -> Bundle:
@@ -104,16 +127,31 @@ def _read_part(path: Path, name: str, limit: int) -> bytes:
             if part.is_symlink() or part.stat().st_size > limit:
                 raise ArtifactTampered(f"{path}: {name} is larger than its manifest says")
             return part.read_bytes()
-        with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+        with _opened(path, name) as file:
             data = file.read(limit + 1)
     except _UNREADABLE as error:
-        raise ArtifactTampered(
-            f"{path}: {name} cannot be read ({type(error).__name__}: {error})",
-            hint="The file is not an artifact, or is damaged; pull it again.",
-        ) from None
+        raise _unreadable(path, name, error) from None
     if len(data) > limit:
         raise ArtifactTampered(f"{path}: {name} is larger than its manifest says")
     return data
+
+
+@contextlib.contextmanager
+def _opened(path: Path, name: str) -> Iterator[IO[bytes]]:
+    """One part of an artifact, packed or not."""
+    if path.is_dir():
+        with (path / name).open("rb") as file:
+            yield file
+        return
+    with zipfile.ZipFile(path) as archive, archive.open(name) as part:
+        yield part
+
+
+def _unreadable(path: Path, name: str, error: Exception) -> ArtifactTampered:
+    return ArtifactTampered(
+        f"{path}: {name} cannot be read ({type(error).__name__}: {error})",
+        hint="The file is not an artifact, or is damaged; pull it again.",
+    )
 
 
 def _parts(path: Path) -> set[str]:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunefarm.errors import UsageError
-from tunefarm.results.bundle import Bundle, open_bundle, require_fit, unpack_library
+from tunefarm.errors import ArtifactTampered, UsageError
+from tunefarm.results.bundle import WEIGHTS, Bundle, open_bundle, require_fit, unpack_library
 
 Array = NDArray[Any]
 
@@ -35,12 +35,21 @@ class LoadedModel:
             # The runtime alone: nothing of the compiler is loaded into a process that only runs.
             os.environ.setdefault("TVM_USE_RUNTIME_LIB", "1")
             os.environ.setdefault("TVM_NUM_THREADS", threads)
+        from tunefarm.measure import weights
         from tunefarm.measure.model import CompiledModel
 
         self.bundle = bundle
         self.inputs: list[dict[str, Any]] = bundle.manifest["inputs"]
         self.outputs: list[dict[str, Any]] = bundle.manifest["outputs"]
-        self._model = CompiledModel(unpack_library(bundle))
+        constants: list[Array] = []
+        if WEIGHTS in bundle.manifest["files"]:
+            memory = weights.room(bundle.manifest["files"][WEIGHTS]["bytes"])
+            bundle.read_into(WEIGHTS, memory)
+            try:
+                constants = weights.arrays(memory)
+            except ValueError as error:
+                raise ArtifactTampered(f"{bundle.path}: {WEIGHTS}: {error}") from None
+        self._model = CompiledModel(unpack_library(bundle), constants)
         self.timings: dict[str, float] = {"load": time.perf_counter() - started}
         self._calls = 0
 

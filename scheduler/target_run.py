@@ -301,7 +301,8 @@ class TargetRun:
     def _facts(self, task: str) -> KernelFacts:
         of = self.program.task(task)
         reference = self.directory / "reference" / f"{task}.npz"
-        return KernelFacts(of.id, of.args, of.flops, reference)
+        between = int(self.program.evidence["parameter_bytes"])
+        return KernelFacts(of.id, of.args, of.flops, reference, between)
 
     def _sync_sometimes(self) -> None:
         """While building; before anything is timed, `quiet` waits for it to be over."""

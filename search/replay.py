@@ -83,8 +83,8 @@ def apply_trace(workload: Any, trace: str) -> Any:
     Raises:
         InvalidTrace: it does not apply.
     """
-    schedule = new_schedule(workload, seed=1)
     try:
+        schedule = new_schedule(rewritten(workload, _noted(trace, _ALGORITHM)), seed=1)
         Trace.apply_json_to_schedule(json.loads(trace), schedule)
     except Exception as error:
         raise InvalidTrace(last_line(error)) from error
@@ -107,7 +107,13 @@ def postprocess(context: Any, schedule: Any) -> None:
             raise InvalidTrace(f"refused by {type(step).__name__}")
 
 
+_ALGORITHM = "tunefarm.algorithm"
 _COMPLETE = "tunefarm.point"
+
+
+def mark_algorithm(schedule: Any, algorithm: str) -> None:
+    """Note in the schedule, and so in its trace, that its kernel was rewritten (`rewritten`)."""
+    schedule.annotate(schedule.get_sblock("root"), _ALGORITHM, algorithm)
 
 
 def mark_complete(schedule: Any, point: str) -> None:
@@ -118,12 +124,32 @@ def mark_complete(schedule: Any, point: str) -> None:
 
 def completed_by(trace: str) -> str | None:
     """What `mark_complete` noted in this trace, None where it did not."""
-    if f'"{_COMPLETE}"' not in trace:
+    return _noted(trace, _COMPLETE)
+
+
+def _noted(trace: str, key: str) -> str | None:
+    if f'"{key}"' not in trace:
         return None
     for kind, inputs, attributes, _outputs in json.loads(trace)[0]:
-        if kind == "Annotate" and attributes == [_COMPLETE]:
+        if kind == "Annotate" and attributes == [key]:
             return str(inputs[1]).strip('"')
     return None
+
+
+def rewritten(workload: Any, algorithm: str | None) -> Any:
+    """The kernel computed by another algorithm, such as ``winograd 4``; None leaves it.
+
+    Raises:
+        ValueError: an algorithm that is not known, or that does not fit the kernel.
+    """
+    if algorithm is None:
+        return workload
+    from tunefarm.search.winograd import winograd
+
+    name, _, size = algorithm.partition(" ")
+    if name != "winograd" or not size.isdigit():
+        raise ValueError(f"no algorithm {algorithm!r} is known")
+    return winograd(workload, int(size))
 
 
 @lru_cache(maxsize=4)

@@ -115,6 +115,30 @@ def kernels(path: Path) -> Path:
     return _save(path, nodes, inputs, outputs, constants, opset=17)
 
 
+def convolutions(path: Path) -> Path:
+    """Convolutions without stride: padded and not, 3x3 and 5x5, of an image that no tile divides,
+    and with what follows them."""
+    rng = np.random.default_rng(0)
+
+    def weights(*shape: int) -> np.ndarray:
+        return rng.normal(0, 0.1, shape).astype(np.float32)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2"], ["c2"]),
+        helper.make_node("Conv", ["c2", "w3", "b3"], ["c3"], pads=[2, 2, 2, 2]),
+        helper.make_node("Conv", ["c2", "w4"], ["c4"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["c3", "c4"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+    ]
+    constants = [
+        *(("w1", weights(32, 16, 3, 3)), ("b1", weights(32)), ("w2", weights(32, 32, 3, 3))),
+        *(("w3", weights(24, 32, 5, 5)), ("b3", weights(24)), ("w4", weights(24, 32, 3, 3))),
+    ]
+    return _save(path, nodes, [("x", [2, 16, 13, 11])], [("y", [2, 24, 11, 9])], constants)
+
+
 def two_by_two(path: Path) -> Path:
     """Two inputs of different shapes, two outputs that tell them apart."""
     nodes = [

@@ -8,15 +8,19 @@ costmodel.json        what earlier jobs teach later ones
 jobs/<job>/           report.html, job.log, costmodel.json (as it was when the job began), and for
                       each target program/, candidates/, reference/, model/, lessons.parquet
 benches/              one directory per `tunefarm bench`: bench.json, raw.json, bench.png
+zoo/                  networks that `tunefarm bench --model-zoo` runs
 artifacts/            packed artifacts, <name>-<target>-<digest>.tfa
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from tunefarm.errors import StoreError
 
@@ -83,6 +87,10 @@ class Home:
         return self.root / "benches"
 
     @property
+    def zoo(self) -> Path:
+        return self.root / "zoo"
+
+    @property
     def artifacts(self) -> Path:
         return self.root / "artifacts"
 
@@ -92,11 +100,18 @@ class Home:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path` so that a reader sees the old file or the new one, never a part."""
+    with atomically(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def atomically(path: Path) -> Iterator[IO[bytes]]:
+    """A file to be written, which becomes `path` where all goes well, and else leaves it alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -60,8 +60,10 @@ class FewWays(Generic[W]):
         family: its name.
         ways: the points.
         estimate: the seconds that a model of the hardware expects of one.
-        schedule: applies one to the unscheduled kernel in the schedule that it is given.
+        schedule: applies one to the kernel, rewritten if it is to be, in the schedule that it is
+            given.
         figures: of the kernel and the hardware; what a cost model learns from, besides the way.
+        rewritten: the kernel as a way computes it, where that is by another algorithm.
     """
 
     family: str
@@ -70,6 +72,7 @@ class FewWays(Generic[W]):
     estimate: Callable[[W], float]
     schedule: Callable[[Any, W], None]
     figures: tuple[float, ...]
+    rewritten: Callable[[W], Any] | None = None
 
     @property
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
@@ -96,7 +99,7 @@ class FewWays(Generic[W]):
         chosen = value if isinstance(value, int) else seed % len(self.ways)
         one = self.ways[chosen]
         return realised(
-            self.workload,
+            self.rewritten(one) if self.rewritten is not None else self.workload,
             lambda schedule: self.schedule(schedule, one),
             Point(0, (chosen,)),
             in_words(self.family, one),

@@ -208,12 +208,21 @@ def reduction_of(workload: Any) -> Reduction | None:
     before, after = stages[:place], stages[place + 1 :]
     if not _is_chain(block, after) or not _is_single_float(block):
         return None
+    return reduction_at(block, _free_buffers(workload["main"]), before, after)
+
+
+def reduction_at(
+    block: Stage, free: frozenset[str], before: Sequence[Stage] = (), after: Sequence[Stage] = ()
+) -> Reduction | None:
+    """The reduction in `block`, one stage of a kernel; None where it is no such thing.
+
+    Args:
+        free: names of the buffers whose layout may change.
+        before, after: the stages that belong to it.
+    """
     loads, product = _terms(block.node)
-    free = _free_buffers(workload["main"])
     operands = [_operand(block, load, free) for load in loads]
-    if not operands:
-        return None
-    return _shape(block, product, before, after, operands)
+    return _shape(block, product, before, after, operands) if operands else None
 
 
 def _is_single_float(block: Stage) -> bool:

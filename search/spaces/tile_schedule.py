@@ -9,8 +9,12 @@ from tunefarm.search.spaces.form import Reduction
 from tunefarm.search.spaces.tile import Before, Tile, longest, reduction_order, tile_sizes
 
 
-def schedule_tile(schedule: Any, form: Reduction, tile: Tile) -> None:
-    """Apply `tile` to the unscheduled kernel in `schedule`."""
+def schedule_tile(schedule: Any, form: Reduction, tile: Tile, maker: Any = None) -> None:
+    """Apply `tile` to the unscheduled kernel in `schedule`.
+
+    Args:
+        maker: the stage that makes the vector operand, where one does: it makes it packed.
+    """
     inlined = form.before if tile.before is Before.INLINE else ()
     for stage in (*form.copies, *inlined, *form.after[:-1]):
         schedule.compute_inline(schedule.get_sblock(stage.name))
@@ -21,7 +25,7 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile) -> None:
         fills, cut = _pad(schedule, block, form, tile)
         stages = [cut]
     if tile.pack:
-        _pack(schedule, block, form, tile, fills.pop(form.vector.buffer, None))
+        _pack(schedule, block, form, tile, maker or fills.pop(form.vector.buffer, None))
     stages += fills.values()
     store = schedule.cache_write(block, 0, "local") if padded else _result(schedule, block, form)
     inner = _tile_loops(schedule, store, form, tile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tunefarm.cli.bench import ALL
 from tunefarm.errors import JobFailed, UsageError
 from tunefarm.frontend.onnx_file import ImportLimits, input_specs, read_model
 from tunefarm.results.bench import BenchProtocol, Entry, Watch, bench
-from tunefarm.results.bench_figures import figures
+from tunefarm.results.bench_figures import figures, summarised
 from tunefarm.results.runtimes import RUNTIMES, runtime
 from tunefarm.results.runtimes.contract import Subject
 from tunefarm.results.runtimes.serve import Report
@@ -139,3 +140,25 @@ def test_nothing_is_faster_than_a_wrong_result_and_few_processes_give_no_interva
 
 def test_the_command_offers_every_runtime() -> None:
     assert ALL.split(",") == list(RUNTIMES)
+
+
+def document(model: str, **medians: float) -> dict[str, Any]:
+    rows = [{"runtime": n, "median_ms": ms, "right": True} for n, ms in medians.items()]
+    return {"model": model, "runtimes": [*rows, {"runtime": "xla", "out": "skipped: none"}]}
+
+
+def test_ours_is_compared_with_the_best_other_of_each_model() -> None:
+    wrong = document("wrong", tunefarm=1.0, openvino=4.0)
+    wrong["runtimes"][1]["right"] = False
+    found = summarised(
+        [
+            document("a", tunefarm=2.0, onnxruntime=4.0, openvino=3.0),
+            document("b", tunefarm=6.0, onnxruntime=4.0, openvino=9.0),
+            document("c", onnxruntime=4.0),
+            wrong,
+        ]
+    )
+    assert [one["best"] for one in found["models"]] == ["openvino", "onnxruntime", None, None]
+    assert found["geometric_mean"] == pytest.approx((1.5 * 4 / 6) ** 0.5)
+    assert (found["counted"], found["won"]) == (2, 1)
+    assert summarised([document("d", onnxruntime=1.0)])["geometric_mean"] is None

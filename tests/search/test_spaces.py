@@ -148,6 +148,43 @@ def test_every_family_computes_the_right_result(
     assert packed, "no family has packed a weight"
 
 
+def test_convolutions_by_minimal_filtering_are_right(target, workers, tmp_path: Path) -> None:
+    """With tiles of every size, at the image's edges too, and with what follows them."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.winograd import SIZES, winograd_space
+
+    program = imported(tmp_path, models.convolutions(tmp_path / "convolutions.onnx"), target)
+    taps: dict[int, set[float]] = {}
+    for task in program.tasks:
+        bench = Bench(program, task, target, workers, tmp_path)
+        space = winograd_space(bench.workload, target)
+        if space is None:
+            continue
+        seen = taps.setdefault(task.args[1].shape[0], set())
+        for size in sorted({way.size for way in space.ways}):
+            seen.add(size)
+            numbers = [i for i, way in enumerate(space.ways) if way.size == size]
+            for number in (numbers[0], numbers[-1]):
+                proposal = space.realise(Point(0, (number,)), 0)
+                assert proposal is not None, (task.name, space.ways[number])
+                assert space.locate(proposal.trace) == Point(0, (number,))
+                assert (replay.completed_by(proposal.trace) or "").startswith("winograd")
+                library = bench.check(proposal, str(number))
+                assert library.prepack is not None, "filters are transformed when they are packed"
+    assert taps == {3: set(SIZES), 5: {2, 4}}
+
+
+def test_an_algorithm_that_is_not_known_is_an_invalid_trace(program: Program) -> None:
+    from tunefarm.search import replay
+
+    workload = replay.load_workload(program.workload(program.tasks[0].id))
+    for algorithm in ("fourier 4", "winograd", "winograd 99"):
+        schedule = replay.new_schedule(workload, seed=1)
+        replay.mark_algorithm(schedule, algorithm)
+        with pytest.raises(replay.InvalidTrace):
+            replay.apply_trace(workload, replay.trace_json(schedule))
+
+
 def test_sizes_without_divisors_are_padded(
     kernels: Program, target, workers, tmp_path: Path
 ) -> None:
