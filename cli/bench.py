@@ -26,8 +26,8 @@ ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
 @click.option(
     "--model-zoo",
     "zoo",
-    type=click.Choice(["onnx-light"]),
-    help="Instead of MODEL: every network that the onnx package carries.",
+    type=click.Choice(["onnx-light", "transformers", "all"]),
+    help="Instead of MODEL: the networks that the onnx package carries, transformers, or both.",
 )
 @click.option("--runtimes", default=ALL, show_default=True, help="What to compare, by name.")
 @click.option(
@@ -99,7 +99,7 @@ def command(
         _judge([document])
         return
     documents = []
-    for path in _zoo(home):
+    for path in _zoo(home, zoo or "all"):
         click.echo(path.stem, err=True)
         documents.append(_benched(home, path, None, {}, threads, names, protocol))
     summary = summarised(documents)
@@ -110,11 +110,11 @@ def command(
     _judge(documents)
 
 
-def _zoo(home: Home) -> Iterator[Path]:
+def _zoo(home: Home, zoo: str) -> Iterator[Path]:
     """The networks' files, each written when its turn has come."""
-    from tunefarm.frontend.zoo import write_zoo_model, zoo_names
+    from tunefarm.frontend.zoo import write_zoo_model, zoo_names, zoos
 
-    for name in zoo_names():
+    for name in zoos().get(zoo, zoo_names()):
         path = home.zoo / f"{name}.onnx"
         yield path if path.exists() else write_zoo_model(name, path)
 

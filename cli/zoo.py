@@ -15,7 +15,7 @@ from tunefarm.cli.common import json_option, show_json
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the weights.")
 @json_option
 def command(name: str | None, output: Path | None, seed: int, as_json: bool) -> None:
-    """Write one of the onnx package's real networks with seeded random weights.
+    """Write one of the onnx package's real networks, or a transformer, with seeded random weights.
 
     Without NAME, list them.
     """

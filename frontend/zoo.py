@@ -1,7 +1,7 @@
-"""The real networks that the onnx package carries, with seeded random weights.
+"""The real networks that the onnx package carries, and transformers, with seeded random weights.
 
-Their graphs are real; their weights are stripped to constants. Here they get random ones: normal,
-scaled by the fan-in so that activations stay in range, and positive variances.
+The graphs of the former are real; their weights are stripped to constants. Here they get random
+ones: normal, scaled by the fan-in so that activations stay in range, and positive variances.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ import onnx
 
 from tunefarm.errors import UsageError
 from tunefarm.frontend.onnx_passes import Graph
+from tunefarm.frontend.transformers import SHAPES, transformer
 from tunefarm.home import write_atomically
 
 _DIRECTORY = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
+def zoos() -> dict[str, tuple[str, ...]]:
+    """The names of the networks, by collection."""
+    light = sorted(p.stem.removeprefix("light_") for p in _DIRECTORY.glob("light_*.onnx"))
+    return {"onnx-light": tuple(light), "transformers": tuple(SHAPES)}
+
+
 def zoo_names() -> tuple[str, ...]:
-    return tuple(sorted(p.stem.removeprefix("light_") for p in _DIRECTORY.glob("light_*.onnx")))
+    return tuple(name for names in zoos().values() for name in names)
 
 
 def zoo_model(name: str, seed: int = 0) -> onnx.ModelProto:
@@ -28,6 +35,8 @@ def zoo_model(name: str, seed: int = 0) -> onnx.ModelProto:
     Raises:
         UsageError: no such network.
     """
+    if name in SHAPES:
+        return transformer(name, seed)
     path = _DIRECTORY / f"light_{name}.onnx"
     if not path.exists():
         raise UsageError(f"no network {name!r}; there are {', '.join(zoo_names())}")

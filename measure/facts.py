@@ -27,6 +27,19 @@ class KernelFacts:
 
 
 @dataclass(frozen=True)
+class InPlace:
+    """Where a whole model's time goes.
+
+    Attributes:
+        model_s: an inference, undisturbed by being watched.
+        functions: seconds of an inference in each of the library's functions, all calls together.
+    """
+
+    model_s: float
+    functions: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Screening:
     """A candidate's samples in seconds per call; `truncated` when it was given up as too slow."""
 

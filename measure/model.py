@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from tunefarm.measure import weights
+from tunefarm.measure.facts import InPlace
 from tunefarm.measure.gate import Array, make_input
 
 if TYPE_CHECKING:
-    from tunefarm.measure.runner import ModelRequest
+    from tunefarm.measure.runner import InPlaceRequest, ModelRequest
 
 
 class CompiledModel:
@@ -43,6 +45,11 @@ class CompiledModel:
 
     def run(self, arguments: list[Any]) -> Any:
         return self._main(*arguments, *self._weights)
+
+    def watch(self, watcher: Callable[..., int] | None) -> None:
+        """Have `watcher` called before and after each function of the library, see
+        `VirtualMachine.set_instrument`."""
+        self._machine.set_instrument(watcher)
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         result = self.run(self.upload(inputs))
@@ -84,6 +91,40 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
         for name in names:
             samples[name].append(_seconds(models[name], bound[name]))
     return {name: found or [first[name]] for name, found in samples.items()}
+
+
+def in_place(request: InPlaceRequest) -> InPlace:
+    """Medians over as many inferences as fit into `Protocol.model_s`, at most `model_rounds`: first
+    watched, which tells functions apart, then not."""
+    model, protocol = CompiledModel(request.library), request.protocol
+    arguments = model.upload(
+        [make_input(spec, index, positive=False) for index, spec in enumerate(request.inputs)]
+    )
+    first = [_seconds(model, arguments) for _ in range(2)][-1]
+    rounds = max(3, min(protocol.model_rounds, int(protocol.model_s / 4 / first)))
+    clock, begun = time.perf_counter, 0.0
+    spent: dict[str, float] = {}
+    rows: list[dict[str, float]] = []
+
+    def watcher(_function: Any, name: str, before: bool, _result: Any, *_: Any) -> int:
+        nonlocal begun
+        if before:
+            begun = clock()
+        else:
+            spent[name] = spent.get(name, 0.0) + clock() - begun
+        return 0
+
+    model.watch(watcher)
+    for _ in range(rounds):
+        spent = {}
+        model.run(arguments)
+        rows.append(spent)
+    model.watch(None)
+    plain = [_seconds(model, arguments) for _ in range(rounds)]
+    return InPlace(
+        statistics.median(plain),
+        {name: statistics.median(row[name] for row in rows) for name in rows[0]},
+    )
 
 
 def _seconds(model: CompiledModel, arguments: list[Any]) -> float:

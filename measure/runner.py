@@ -9,7 +9,7 @@ from pathlib import Path
 from tunefarm.errors import Failure, FailureKind
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library, failure_of_death, is_memory_error
-from tunefarm.measure.facts import KernelFacts, Screening
+from tunefarm.measure.facts import InPlace, KernelFacts, Screening
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.steady import VARIABLE
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
@@ -75,6 +75,15 @@ class ModelRequest:
     inputs: tuple[TensorSpec, ...]
     protocol: Protocol
     process: int
+
+
+@dataclass(frozen=True)
+class InPlaceRequest:
+    """Where the time of the model in `library` goes."""
+
+    library: Path
+    inputs: tuple[TensorSpec, ...]
+    protocol: Protocol
 
 
 @dataclass(frozen=True)
@@ -151,6 +160,13 @@ class Runner:
         with self._new_child() as child:
             samples: dict[str, list[float]] = child.call(request, MODEL_LIMIT_S)
         return samples
+
+    def in_place(self, request: InPlaceRequest) -> InPlace:
+        """In a fresh process, begun while all cores are there."""
+        self.await_steady()
+        with self._new_child() as child:
+            found: InPlace = child.call(request, MODEL_LIMIT_S)
+        return found
 
     def await_steady(self, limit_s: float = MODEL_WAIT_S) -> bool:
         """Until the gauge says that all cores are there, or for `limit_s`; whether they are."""

@@ -7,7 +7,13 @@ from typing import Any
 
 from tunefarm.measure import kernel, model
 from tunefarm.measure.facts import Screening
-from tunefarm.measure.runner import KernelRace, ModelRequest, Prepare, ScreenRequest
+from tunefarm.measure.runner import (
+    InPlaceRequest,
+    KernelRace,
+    ModelRequest,
+    Prepare,
+    ScreenRequest,
+)
 from tunefarm.measure.steady import steady_from_environment
 
 _ARGUMENTS = kernel.Arguments()
@@ -48,5 +54,6 @@ _HANDLERS: dict[type, Callable[[Any], Any]] = {
     ScreenRequest: _screen,
     KernelRace: _race,
     ModelRequest: model.interleave,
+    InPlaceRequest: model.in_place,
     str: _named,
 }

@@ -71,6 +71,7 @@ def package(
             {"device": target.device.to_dict(), "conditions": conditions, "protocol": protocol}
         ),
         "evidence/import.json": _json(program.evidence),
+        "evidence/in_place.json": _json(evidence.in_place(journal, job.id, target.name)),
     }
     manifest = _json(
         _manifest(journal, job, target, program, parts, traces, comparison, parity, wall_s)

@@ -26,7 +26,8 @@ from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampere
 MANIFEST = "manifest.json"
 LIBRARY = "lib/model.so"
 WEIGHTS = "lib/model.weights"
-SCHEMA = 1
+SCHEMA = 2
+"""Of the manifest. Before 2 a model's weights were inside its library."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _PART_LIMIT = 4 * 2**30
 _CHUNK = 1 << 20
@@ -70,15 +71,15 @@ class Bundle:
         Raises:
             ArtifactTampered: as `read`.
         """
+        count = 0
         try:
             with _opened(self.path, name) as file:
-                count = 0
                 while part := file.read(min(_CHUNK, len(memory) - count)):
                     memory[count : count + len(part)] = part
                     count += len(part)
         except _UNREADABLE as error:
             raise _unreadable(self.path, name, error) from None
-        self._check(name, memory)
+        self._check(name, memory[:count])
 
     def _check(self, name: str, data: bytes | memoryview) -> None:
         if hashlib.sha256(data).hexdigest() != self.manifest["files"][name]["sha256"]:

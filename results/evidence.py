@@ -15,7 +15,7 @@ from tunefarm.results.journal import JobTarget, Journal
 
 KERNEL_COLUMNS = [
     *("task", "kernel", "calls", "mflop", "candidates", "verdict", "untuned_ms", "tuned_ms"),
-    *("speedup", "low", "high", "gflops", "of_roof", "shapes"),
+    *("speedup", "low", "high", "gflops", "of_roof", "in_place_ms", "shapes"),
 ]
 CANDIDATE_COLUMNS = [
     *("candidate", "task", "kernel", "origin", "median_ms", "samples", "truncated", "build_s"),
@@ -25,7 +25,9 @@ CANDIDATE_COLUMNS = [
 
 def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
     """One row per kernel: work, verdict, latencies (ms), speed-up with interval, GFLOP/s, and how
-    near it is to what the device can do at best (1 is there; missing where that is not known)."""
+    near it is to what the device can do at best (1 is there; missing where that is not known);
+    `in_place_ms` is one call's in the model that ships."""
+    placed = (in_place(journal, job, target) or {}).get("kernels", {})
     verdicts = journal.verdicts(job, target)
     owners = {c.id: c.task for c in journal.candidates(job, target)}
     tried: dict[str, int] = {}
@@ -54,10 +56,27 @@ def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
                 "high": _round(row.get("high")),
                 "gflops": _round(task["flops"] / tuned_s / 1e9) if tuned_s else None,
                 "of_roof": _round(floor_s / tuned_s) if floor_s and tuned_s else None,
+                "in_place_ms": _ms(_per_call(placed.get(task["task"]), task["weight"])),
                 "shapes": shapes,
             }
         )
     return pd.DataFrame(rows, columns=KERNEL_COLUMNS)
+
+
+def in_place(journal: Journal, job: str, target: str) -> dict[str, Any] | None:
+    """Where the time of the model that ships goes, as the job found it last: `model_s`, seconds of
+    an inference; `kernels`, of these the seconds in each kernel, by task; `outside`, the share that
+    is in none. None where it is not known."""
+    for event in reversed(journal.events(job)):
+        if event["kind"] == "in_place" and event["detail"]["target"] == target:
+            found = event["detail"]
+            outside = 1 - sum(found["kernels"].values()) / found["model_s"]
+            return {**found, "outside": max(0.0, outside)}
+    return None
+
+
+def _per_call(seconds: float | None, calls: int) -> float | None:
+    return None if seconds is None else seconds / max(1, calls)
 
 
 def _ms(seconds: float | None) -> float | None:

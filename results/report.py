@@ -77,7 +77,8 @@ def _target(journal: Journal, job: Job, target: JobTarget) -> str:
         f"{html.escape(device.sku)}, {device.cores} cores</p>"
     ]
     if artifact is not None:
-        body.append(_cards(artifact["summary"]))
+        placed = evidence.in_place(journal, job.id, target.name)
+        body.append(_cards(artifact["summary"], placed))
     body.append(_image(plots.best_over_trials({target.name: curve}, untuned)))
     if base:
         body.append(_image(plots.model_samples(base, tuned, target.name)))
@@ -94,7 +95,7 @@ def _target(journal: Journal, job: Job, target: JobTarget) -> str:
     return "".join(body)
 
 
-def _cards(summary: dict[str, Any]) -> str:
+def _cards(summary: dict[str, Any], placed: dict[str, Any] | None) -> str:
     interval = summary["speedup_ci95"]
     parity = summary["parity"]
     entries = [
@@ -110,6 +111,8 @@ def _cards(summary: dict[str, Any]) -> str:
         (str(summary["candidates"]), "candidates measured"),
         (f"{summary['wall_s']:.0f} s", "wall time"),
     ]
+    if placed is not None:
+        entries.append((f"{placed['outside']:.1%}", "of its time outside of kernels"))
     cards = "".join(
         f"<div class='card {html.escape(value) if label == 'verdict' else ''}'>"
         f"<b>{html.escape(value)}</b><span>{label}</span></div>"
@@ -137,6 +140,7 @@ _COLUMNS = {
     "candidates": "tried",
     "untuned_ms": "untuned ms",
     "tuned_ms": "tuned ms",
+    "in_place_ms": "in place ms",
     "speedup": "faster",
     "gflops": "GFLOP/s",
     "of_roof": "of roof",

@@ -16,8 +16,10 @@ from tunefarm.measure.gate import Parity
 from tunefarm.measure.judge import finalists, judge, race_winner
 from tunefarm.measure.parity import ParityRequest, check_parity
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import ModelRequest
+from tunefarm.measure.roofline import roof_path
+from tunefarm.measure.runner import InPlaceRequest, ModelRequest, Runner
 from tunefarm.measure.stats import Verdict
+from tunefarm.process import ChildDied, ChildError, ChildTimeout
 from tunefarm.results.artifact import Packaged, package
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
 from tunefarm.scheduler.state import Phase
@@ -207,6 +209,7 @@ class Finals:
                 f"(largest relative error {parity.max_rel_err:.1e}); nothing is packaged",
                 hint="The import or the compiler is wrong about this model; please report it.",
             )
+        self._note_in_place(library, tuned=ships_tuned)
         packaged = package(
             self.home,
             self.journal,
@@ -223,6 +226,32 @@ class Finals:
         )
         self.journal.add_artifact(
             self.job.id, name, self.job.name, packaged.digest, packaged.path, packaged.summary
+        )
+
+    def _note_in_place(self, library: Path, tuned: bool) -> None:
+        """Where the model's time goes: in which kernel, and outside of them."""
+        device = self.target.device
+        gauge = roof_path(self.home, device)
+        runner = Runner(device.cores, self.protocol.memory_bytes, gauge)
+        try:
+            found = runner.in_place(InPlaceRequest(library, self.program.inputs, self.settled()))
+        except (ChildTimeout, ChildDied, ChildError):  # it ran before: no reason to lose the job
+            return
+        finally:
+            runner.close()
+        owner = {f: task.id for task in self.program.tasks for f in task.functions}
+        kernels: dict[str, float] = {}
+        for function, seconds in found.functions.items():
+            task = owner.get(function.removesuffix("_prepacked"))
+            if task is not None:
+                kernels[task] = kernels.get(task, 0.0) + seconds
+        self.journal.add_event(
+            self.job.id,
+            "in_place",
+            target=self.target.name,
+            tuned=tuned,
+            model_s=found.model_s,
+            kernels=kernels,
         )
 
     def _parity(self, library: Path) -> Parity:

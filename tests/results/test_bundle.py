@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 
 from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampered
 from tunefarm.results.artifact import _pack
-from tunefarm.results.bundle import LIBRARY, MANIFEST, misfits, open_bundle, require_fit, verify
+from tunefarm.results.bundle import (
+    LIBRARY,
+    MANIFEST,
+    WEIGHTS,
+    misfits,
+    open_bundle,
+    require_fit,
+    verify,
+)
 
 PARTS = {LIBRARY: b"library bytes", "schedules.json": b"{}"}
 
@@ -44,7 +52,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
 
 def write(path: Path, parts: dict[str, bytes] | None = None, **changes: Any) -> Path:
     head = json.dumps(manifest(**changes)).encode()
-    path.write_bytes(_pack({MANIFEST: head, **(parts or PARTS)}))
+    _pack(path, {MANIFEST: head, **(parts or PARTS)})
     return path
 
 
@@ -66,8 +74,26 @@ def test_a_directory_is_an_artifact_too(tmp_path: Path) -> None:
         verify(unpacked)
 
 
-def test_packing_is_deterministic() -> None:
-    assert _pack(PARTS) == _pack(PARTS)
+def test_packing_is_deterministic(tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"many weights" * 100)
+    for name in ("one", "two"):
+        _pack(tmp_path / name, {**PARTS, WEIGHTS: file})
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    with zipfile.ZipFile(tmp_path / "one") as archive:
+        assert archive.read(WEIGHTS) == file.read_bytes()
+        assert archive.getinfo(WEIGHTS).compress_type == zipfile.ZIP_STORED
+
+
+def test_a_part_is_read_into_memory_that_is_there(tmp_path: Path) -> None:
+    bundle = open_bundle(write(tmp_path / "a.tfa"))
+    memory = bytearray(len(PARTS[LIBRARY]))
+    bundle.read_into(LIBRARY, memoryview(memory))
+    assert bytes(memory) == PARTS[LIBRARY]
+    for wrong in (PARTS[LIBRARY][:-1], PARTS[LIBRARY][:-1] + b"?"):
+        changed = open_bundle(write(tmp_path / "b.tfa", {**PARTS, LIBRARY: wrong}))
+        with pytest.raises(ArtifactTampered, match="digest"):
+            changed.read_into(LIBRARY, memoryview(memory))
 
 
 @pytest.mark.parametrize("changed", sorted(PARTS))
