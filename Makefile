@@ -51,7 +51,7 @@ bench: setup
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/hardware_model.py points.json
 	$(BIN)/python benchmarks/transfer.py transfer.json
-	$(BIN)/python benchmarks/networks.py squeezenet shufflenet resnet50 inception_v1 densenet121
+	$(BIN)/python benchmarks/networks.py networks.json --plot networks.png
 
 # Needs uv (pip install uv). The lock names no index: it installs from whichever pip is told.
 lock:

@@ -1,10 +1,12 @@
-"""Whole jobs on real networks, one after another: what they reach, and how quickly.
+"""Whole networks: tuned, then side by side with other runtimes.
 
-    python benchmarks/networks.py squeezenet shufflenet ... [--trials 300] [--json FILE]
+    python benchmarks/networks.py RESULTS.json [--networks squeezenet,...] [--budget 5m]
+        [--runtimes tunefarm,onnxruntime,openvino] [--home DIR] [--plot FILE]
 
-Each network of the onnx package gets seeded random weights and goes through `tunefarm submit` in a
-farm home of its own; then ONNX Runtime and the artifact run in turns on the same threads. Prints a
-Markdown table; the JSON has every figure with the machine's description.
+Each network of the zoo goes through `tunefarm submit` and then `tunefarm bench`, one after another,
+in one farm home; without `--budget` with submit's default. RESULTS.json is written after each, and a
+run that was interrupted goes on where it stood. Prints Markdown tables, and draws how the sum of
+each network's kernels falls with time.
 """
 
 from __future__ import annotations
@@ -12,141 +14,169 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from matplotlib.figure import Figure
 
 from tunefarm.devices.cpu import cpu_model, usable_cores
-from tunefarm.frontend.zoo import write_zoo_model
-from tunefarm.home import Home
-from tunefarm.results.bundle import open_bundle
+from tunefarm.frontend.zoo import write_zoo_model, zoo_names
+from tunefarm.home import Home, write_atomically
+from tunefarm.results.bench_figures import OURS, summarised
+from tunefarm.results.evidence import best_so_far, in_place
 from tunefarm.results.journal import Journal
-from tunefarm.results.loader import load
+
+NEAR = 1.05
+"""A kernels' sum that is at most this many times the last one is as good as there."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("networks", nargs="+")
-    parser.add_argument("--trials", type=int, default=300)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--networks", default=",".join(zoo_names()))
+    parser.add_argument("--budget")
+    parser.add_argument("--runtimes", default="tunefarm,onnxruntime,openvino")
+    parser.add_argument("--processes", default="6")
+    parser.add_argument("--home", type=Path, default=Path("networks-home"))
+    parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
-    rows = []
-    with tempfile.TemporaryDirectory() as directory:
-        for name in arguments.networks:
-            rows.append(tune(name, arguments.trials, Path(directory) / name))
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    table(rows)
-    if arguments.json:
-        machine = {"cpu": cpu_model(), "cores": usable_cores(), "load": os.getloadavg()}
-        arguments.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    found = {"machine": {"cpu": cpu_model(), "cores": usable_cores()}, "rows": []}
+    if arguments.results.exists():
+        found = json.loads(arguments.results.read_text())
+    done = {row["network"] for row in found["rows"]}
+    home = Home(arguments.home.absolute())
+    for name in arguments.networks.split(","):
+        if name not in done:
+            print(name, file=sys.stderr, flush=True)
+            model = write_zoo_model(name, home.zoo / f"{name}.onnx")
+            limit = ["--budget", arguments.budget] if arguments.budget else []
+            job = tunefarm(home, "submit", model, "--targets", "llvm", *limit)
+            options = ["--runtimes", arguments.runtimes, "--processes", arguments.processes]
+            found["rows"].append(row(home, name, job, tunefarm(home, "bench", model, *options)))
+            write_atomically(arguments.results, (json.dumps(found, indent=1) + "\n").encode())
+    tables(found["rows"])
+    if arguments.plot:
+        curves(found["rows"]).savefig(arguments.plot)
 
 
-def tune(name: str, trials: int, directory: Path) -> dict[str, Any]:
-    """One network's row; times in milliseconds and seconds."""
-    model = write_zoo_model(name, directory / f"{name}.onnx")
-    home = Home(directory / "home")
-    started = time.perf_counter()
+def tunefarm(home: Home, *words: Any) -> dict[str, Any]:
+    """What a command prints with ``--json``."""
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "tunefarm", "submit", str(model), "--targets", "llvm"),
-            *("--trials", str(trials), "--json"),
-        ],
+        [sys.executable, "-m", "tunefarm", *map(str, words), "--json"],
         env={**os.environ, "TUNEFARM_HOME": str(home.root)},
         stdout=subprocess.PIPE,
-        text=True,
-    )
-    wall_s = time.perf_counter() - started
-    if done.returncode:
-        return {"network": name, "exit_code": done.returncode}
-    found = json.loads(done.stdout)
-    row = found["targets"]["llvm"]
-    compared = subprocess.run(
-        [sys.executable, __file__, "--beside", str(model), row["artifact"]],
-        stdout=subprocess.PIPE,
-        text=True,
         check=True,
     )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def row(home: Home, name: str, job: dict[str, Any], bench: dict[str, Any]) -> dict[str, Any]:
+    """One network's results: the job's, the benchmark's, the curve as (seconds since the job began,
+    sum over kernels in ms), and the share of its time outside of kernels."""
+    journal = Journal(home)
+    curve = best_so_far(journal, job["job"], "llvm")
+    placed = in_place(journal, job["job"], "llvm")
+    begun = journal.job(job["job"]).created
+    journal.close()
     return {
         "network": name,
-        "kernels": row["tasks"],
-        "candidates": row["candidates"],
-        "failures": row["failures"],
-        "candidates_per_s": rate(home, found["job"]),
-        "untuned_ms": row["baseline_ms"],
-        "tuned_ms": row["tuned_ms"],
-        "speedup": row["speedup"],
-        "speedup_ci95": row["speedup_ci95"],
-        "verdict": row["verdict"],
-        "max_rel_err": row["parity"]["max_rel_err"],
-        "wall_s": round(wall_s, 1),
-        **json.loads(compared.stdout),
+        "job": job["targets"]["llvm"],
+        "bench": bench,
+        "curve": [
+            (round(t - begun, 2), round(ms, 4)) for t, ms in curve[["time", "ms"]].to_numpy()
+        ],
+        "outside": None if placed is None else round(placed["outside"], 4),
     }
 
 
-def rate(home: Home, job: str) -> float:
-    """Measured candidates per second of the tuning phase, proposals and builds included."""
-    journal = Journal(home)
-    starts = {e["detail"]["phase"]: e["time"] for e in journal.events(job) if e["kind"] == "phase"}
-    measured = journal.counts(job)["measured"]
-    journal.close()
-    return round(measured / (starts["race"] - starts["tune"]), 2)
+def near_s(curve: list[tuple[float, float]]) -> float:
+    """Seconds from the start of the job until its kernels' sum is within `NEAR` of the last one."""
+    return next((seconds for seconds, ms in curve if ms <= NEAR * curve[-1][1]), 0.0)
 
 
-def beside(model: Path, artifact: Path, rounds: int = 40) -> dict[str, float]:
-    """Median ms of ONNX Runtime (not spinning between requests) and of the artifact, in turns."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = open_bundle(artifact).manifest["threads"]
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = onnxruntime.InferenceSession(str(model), options)
-    ours = load(artifact)
-    spec = ours.inputs[0]
-    x = np.random.default_rng(0).normal(size=spec["shape"]).astype(spec["dtype"])
-    times: dict[str, list[float]] = {"onnxruntime_ms": [], "artifact_ms": []}
-    for turn in range(rounds + 2):
-        for name in times:
-            started = time.perf_counter()
-            if name == "artifact_ms":
-                ours({spec["name"]: x})
-            else:
-                session.run(None, {spec["name"]: x})
-            if turn >= 2:
-                times[name].append((time.perf_counter() - started) * 1e3)
-    return {name: round(statistics.median(found), 3) for name, found in times.items()}
-
-
-COLUMNS = (
-    "network | kernels | tried | per s | untuned ms | tuned ms | times faster (95 %) | verdict | "
-    "ONNX Runtime ms | ours beside it ms | max rel. error | wall s"
-)
-
-
-def table(rows: list[dict[str, Any]]) -> None:
-    print(f"| {COLUMNS} |\n|{'---|' * len(COLUMNS.split(' | '))}")
-    for r in rows:
-        if "exit_code" in r:
-            print(f"| {r['network']} | failed with exit code {r['exit_code']} |")
-            continue
-        low, high = r["speedup_ci95"]
-        cells = [
-            *(r["network"], r["kernels"], r["candidates"], r["candidates_per_s"]),
-            *(f"{r['untuned_ms']:.4g}", f"{r['tuned_ms']:.4g}"),
-            *(f"{r['speedup']:.1f} ({low:.1f} to {high:.1f})", r["verdict"]),
-            *(f"{r['onnxruntime_ms']:.4g}", f"{r['artifact_ms']:.4g}"),
-            *(f"{r['max_rel_err']:.0e}", f"{r['wall_s']:.0f}"),
+def tables(rows: list[dict[str, Any]]) -> None:
+    runtimes = list(dict.fromkeys(r["runtime"] for one in rows for r in one["bench"]["runtimes"]))
+    others = [name for name in runtimes if name != OURS]
+    head = [
+        "network",
+        "tunefarm ms (95 %)",
+        *(f"{n} ms: ours faster" for n in others),
+        "best other",
+    ]
+    print(_line(head) + _line(["---"] * len(head)), end="")
+    summary = summarised([one["bench"] for one in rows])
+    for one, against in zip(rows, summary["models"], strict=True):
+        of = {r["runtime"]: r for r in one["bench"]["runtimes"]}
+        ratio = against["ours_faster"]
+        cells = [one["network"], _interval(of.get(OURS)), *(_beside(of.get(n)) for n in others)]
+        print(_line([*cells, "" if ratio is None else f"{ratio:.2f}"]), end="")
+    if summary["geometric_mean"] is not None:
+        mean = f"geometric mean {summary['geometric_mean']:.3f}"
+        print(f"\n{mean}; at least as fast on {summary['won']} of {summary['counted']}\n")
+    head = ["network", "job s", "within 5 % after s", "untuned ms", "tried", "max rel. error"]
+    head += ["outside of kernels", *(f"{name} MiB" for name in runtimes)]
+    print(_line(head) + _line(["---"] * len(head)), end="")
+    for one in rows:
+        of = {r["runtime"]: r for r in one["bench"]["runtimes"]}
+        job, outside = one["job"], one["outside"]
+        cells = [one["network"], f"{job['wall_s']:.0f}", f"{near_s(one['curve']):.0f}"]
+        cells += [_number(job["baseline_ms"], ".4g"), str(job["candidates"])]
+        cells += [
+            _number(job["parity"]["max_rel_err"], ".0e"),
+            "" if outside is None else f"{outside:.1%}",
         ]
-        print("| " + " | ".join(map(str, cells)) + " |")
+        print(_line([*cells, *(_mebibytes(of.get(name)) for name in runtimes)]), end="")
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _interval(row: dict[str, Any] | None) -> str:
+    if row is None or "out" in row:
+        return "-"
+    low, high = row["ci95_ms"] or (None, None)
+    return f"{row['median_ms']:.4g}" + (f" ({low:.4g} to {high:.4g})" if low else "")
+
+
+def _beside(row: dict[str, Any] | None) -> str:
+    if row is None or "out" in row:
+        return "-"
+    faster = row.get("ours_faster")
+    text = f"{row['median_ms']:.4g}"
+    if faster is None:
+        return text
+    interval = faster["ci95"]
+    text += f": {faster['speedup']:.2f}"
+    return text + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
+
+
+def _mebibytes(row: dict[str, Any] | None) -> str:
+    return "-" if row is None or "out" in row else f"{row['peak_bytes'] / 2**20:.0f}"
+
+
+def curves(rows: list[dict[str, Any]]) -> Figure:
+    """The sum of each network's best kernels, over the last one, against time."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for one in (row for row in rows if row["curve"]):
+        seconds, sums = zip(*one["curve"], strict=True)
+        axes.step(seconds, [ms / sums[-1] for ms in sums], where="post", label=one["network"])
+    axes.set(ylim=(0.95, 2.0), xlabel="seconds since the job began")
+    axes.set_ylabel("kernels' sum, times the last one")
+    axes.axhline(NEAR, color="0.7", linewidth=0.8)
+    axes.legend(ncols=2, fontsize=8, frameon=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--beside"]:
-        print(json.dumps(beside(Path(sys.argv[2]), Path(sys.argv[3]))))
-    else:
-        main()
+    main()

@@ -76,7 +76,8 @@ def command(
     named and left out.
     """
     from tunefarm.cli.bench_tables import show, show_all
-    from tunefarm.errors import UsageError
+    from tunefarm.errors import JobFailed, TunefarmError, UsageError
+    from tunefarm.frontend.zoo import write_zoo_model, zoo_names, zoos
     from tunefarm.home import Home
     from tunefarm.results.bench import BenchProtocol
     from tunefarm.results.bench_figures import summarised
@@ -98,25 +99,23 @@ def command(
         show_json(document) if as_json else show(document)
         _judge([document])
         return
-    documents = []
-    for path in _zoo(home, zoo or "all"):
-        click.echo(path.stem, err=True)
-        documents.append(_benched(home, path, None, {}, threads, names, protocol))
+    documents, failed = [], []
+    for name in zoos()[zoo] if zoo in zoos() else zoo_names():
+        click.echo(name, err=True)
+        path = write_zoo_model(name, home.zoo / f"{name}.onnx")
+        try:
+            documents.append(_benched(home, path, None, {}, threads, names, protocol))
+        except TunefarmError as error:  # the others' figures are not lost
+            failed.append({"model": path.name, "error": error.message})
+            click.echo(f"error: {error.message}", err=True)
     summary = summarised(documents)
     if as_json:
-        show_json({"zoo": zoo, "models": documents, "summary": summary})
-    else:
+        show_json({"zoo": zoo, "models": documents, "failed": failed, "summary": summary})
+    elif documents:
         show_all(documents, summary)
     _judge(documents)
-
-
-def _zoo(home: Home, zoo: str) -> Iterator[Path]:
-    """The networks' files, each written when its turn has come."""
-    from tunefarm.frontend.zoo import write_zoo_model, zoo_names, zoos
-
-    for name in zoos().get(zoo, zoo_names()):
-        path = home.zoo / f"{name}.onnx"
-        yield path if path.exists() else write_zoo_model(name, path)
+    if failed:
+        raise JobFailed(f"failed: {', '.join(one['model'] for one in failed)}")
 
 
 def _benched(

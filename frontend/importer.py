@@ -148,7 +148,7 @@ def run_import(request: ImportRequest) -> None:
         module, layout = relax_passes.convert_layout(module, request.target, log)
         module = relax_passes.fast_math(module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
-        module = relax_passes.multiply_by_reciprocals(module, log)
+        module = relax_passes.cheapen(module, log)
         relax_passes.save(module, temporary / "program.json")
         tasks = relax_passes.extract_tasks(module, temporary)
         program = Program(

@@ -30,6 +30,7 @@ class TuningTask:
         flops: floating-point operations of one call.
         bytes: bytes read and written by one call, each argument once.
         args: inputs, then outputs.
+        constants: positions among them of weights, whose layout is free.
     """
 
     id: str
@@ -39,6 +40,15 @@ class TuningTask:
     flops: float
     bytes: int
     args: tuple[TensorSpec, ...]
+    constants: tuple[int, ...] = ()
+
+    @property
+    def fewest_flops(self) -> float:
+        """What a kernel takes by any algorithm that is known: of a convolution of several taps each
+        way, a sixth (minimal filtering, at most 64 products for 16 times 25)."""
+        shapes = [self.args[place].shape for place in self.constants]
+        several = any(len(s) == 4 and s[0] == s[1] and 1 < s[0] <= 7 for s in shapes)
+        return self.flops / 6 if several else self.flops
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,13 @@ class Program:
     @property
     def baseline(self) -> Path:
         return self.directory / "baseline.json"
+
+    @property
+    def between_bytes(self) -> int:
+        """Read by an inference before it comes to the same weights again: all weights, and what it
+        works on, which is as much as the largest kernel has (buffers are used again)."""
+        work = max((task.bytes for task in self.tasks), default=0)
+        return int(self.evidence["parameter_bytes"]) + work
 
     def workload(self, task: str) -> Path:
         return workload_path(self.directory, task)
@@ -97,6 +114,7 @@ def load_program(directory: Path) -> Program:
                 **{
                     **task,
                     "functions": tuple(task["functions"]),
+                    "constants": tuple(task.get("constants", ())),
                     "args": _specs(task["args"]),
                 }
             )

@@ -18,7 +18,14 @@ from tunefarm.devices.target import Target
 from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import TensorSpec, TuningTask
-from tunefarm.frontend.tir import argument_specs, shared_divisors, workload_id, workload_module
+from tunefarm.frontend.tir import (
+    argument_specs,
+    free_arguments,
+    roots,
+    shared_divisors,
+    workload_id,
+    workload_module,
+)
 
 
 def importable_operators() -> frozenset[str]:
@@ -120,16 +127,17 @@ def fast_math(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModul
     return _run(module, [transform.FastMathTransform()], target, log, "fast math")
 
 
-def multiply_by_reciprocals(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:
-    """See `tir.shared_divisors`; in every kernel."""
-    started, total = time.perf_counter(), 0
-    for variable, function in module.functions_items():
-        if isinstance(function, tvm.tirx.PrimFunc):
-            function, count = shared_divisors(function)
-            if count:
-                module[variable] = function
-                total += count
-    log.note("tir.shared_divisors", started, f"divisions rewritten: {total}")
+def cheapen(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:
+    """Dear operations as cheaper ones, in every kernel: see `tir.shared_divisors`, `tir.roots`."""
+    for one, what in ((shared_divisors, "divisions"), (roots, "powers")):
+        started, total = time.perf_counter(), 0
+        for variable, function in module.functions_items():
+            if isinstance(function, tvm.tirx.PrimFunc):
+                function, count = one(function)
+                if count:
+                    module[variable] = function
+                    total += count
+        log.note(f"tir.{one.__name__}", started, f"{what} rewritten: {total}")
     return module
 
 
@@ -195,6 +203,7 @@ def extract_tasks(module: tvm.IRModule, directory: Path) -> tuple[TuningTask, ..
             flops=_flops(workload),
             bytes=sum(_bytes(spec) for spec in args),
             args=args,
+            constants=free_arguments(function),
         )
     return tuple(sorted(tasks.values(), key=lambda t: (-t.weight * t.flops, t.id)))
 

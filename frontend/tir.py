@@ -6,7 +6,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.ir.expr import TensorLoad, Var
+from tvm.ir.expr import Call, TensorLoad, Var
 from tvm.s_tir import SBlock
 from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_map, structural_walk
@@ -20,6 +20,13 @@ def argument_specs(function: Any) -> tuple[TensorSpec, ...]:
         TensorSpec(f"a{index}", tuple(int(d) for d in info.shape), str(info.dtype))
         for index, info in enumerate(ms.arg_info.ArgInfo.from_prim_func(function))
     )
+
+
+def free_arguments(function: Any) -> tuple[int, ...]:
+    """Positions of a kernel's arguments whose layout is free: its weights."""
+    key = "layout_free_buffers"
+    free = function.attrs[key] if function.attrs and key in function.attrs else []
+    return tuple(int(place) for place in free)
 
 
 def workload_module(function: Any) -> tvm.IRModule:
@@ -67,6 +74,40 @@ def shared_divisors(function: Any) -> tuple[Any, int]:
         return tirx.BufferStore(store.buffer, value, store.indices)
 
     body = structural_map(function.body, (tirx.BufferStore, in_store))
+    return (function.with_body(body) if count else function), count
+
+
+_ROOTS = {0.5: (1,), 0.25: (2,), 0.75: (1, 2), 1.5: (0, 1)}
+"""Exponents that are sums of 2**-n, n being how often the root is drawn."""
+
+
+def roots(function: Any) -> tuple[Any, int]:
+    """Powers with such exponents as products of square roots, and how many there were: a processor
+    draws roots in vectors, and calls a library for a power of each element.
+
+    Where the base is negative both are not a number, but for minus infinity, whose power is
+    infinite and whose root is not a number, and minus zero, whose root keeps its sign.
+    """
+    count = 0
+
+    def product(call: Any) -> Any:
+        nonlocal count
+        if not getattr(call.op, "name", "").endswith(".pow"):
+            return call
+        base, exponent = call.args
+        drawn = _ROOTS.get(getattr(exponent, "value", 0.0))
+        if drawn is None or str(base.ty) not in ("float32", "float64"):
+            return call
+        count += 1
+        factors = []
+        for times in drawn:
+            factor = base
+            for _ in range(times):
+                factor = tirx.sqrt(factor)
+            factors.append(factor)
+        return factors[0] if len(factors) == 1 else factors[0] * factors[1]
+
+    body = structural_map(function.body, (Call, product))
     return (function.with_body(body) if count else function), count
 
 

@@ -83,11 +83,12 @@ def run_assemble(request: AssembleRequest) -> Assembled:
         module = relax.transform.FoldConstant()(module)
         module = relax.transform.DeadCodeElimination()(module)
         module, constants = lift_constants(module)
+        weights.write(weights.beside(request.library), constants)
+        del constants
         names = [variable.name_hint for variable in module.get_global_vars()]
         executable = relax.build(module, target)
     temporary = request.library.with_name(f".{os.getpid()}.so")
     temporary.parent.mkdir(parents=True, exist_ok=True)
-    weights.write(weights.beside(request.library), constants)
     try:
         executable.export_library(str(temporary), fcompile=_link)
         os.replace(temporary, request.library)
@@ -103,27 +104,26 @@ def lift_constants(module: Any) -> tuple[Any, list[Any]]:
     from tvm.relax.expr_functor import PyExprMutator, mutator
 
     main = module["main"]
-    found: list[tuple[Any, Any]] = []
+    found: dict[int, tuple[Any, Any]] = {}
 
     @mutator
     class Lift(PyExprMutator):  # type: ignore[misc]
         def visit_generic_const_(self, constant: Any) -> Any:
-            for known, variable in found:
-                if known.same_as(constant):
-                    return variable
-            found.append((constant, relax.Var(f"weight{len(found)}", constant.ty)))
-            return found[-1][1]
+            handle = constant.__chandle__()
+            if handle not in found:
+                found[handle] = (constant, relax.Var(f"weight{len(found)}", constant.ty))
+            return found[handle][1]
 
     body = Lift().visit_expr(main.body)
     if not found:
         return module, []
-    params = [*main.params, *(variable for _, variable in found)]
+    params = [*main.params, *(variable for _, variable in found.values())]
     lifted = relax.Function(params, body, main.ret_ty, is_pure=main.is_pure, attrs=main.attrs)
     module.update_func(
         module.get_global_var("main"), lifted.with_attr("num_input", len(main.params))
     )
     module = relax.transform.BundleModelParams("weights")(module)
-    return module, [constant.value.numpy() for constant, _ in found]
+    return module, [constant.value.numpy() for constant, _ in found.values()]
 
 
 def _link(output: str, objects: list[str], **_options: Any) -> None:

@@ -15,6 +15,7 @@ class KernelFacts:
     Attributes:
         args: its arguments; the last is the output.
         reference: the file with its reference results.
+        constants: positions of its weights among them.
         between: bytes that its model reads between two of its calls; 0 for a kernel that is timed
             for itself, with everything at hand. See `measure.rotation`.
     """
@@ -23,6 +24,7 @@ class KernelFacts:
     args: tuple[TensorSpec, ...]
     flops: float
     reference: Path
+    constants: tuple[int, ...] = ()
     between: int = 0
 
 
@@ -32,7 +34,8 @@ class InPlace:
 
     Attributes:
         model_s: an inference, undisturbed by being watched.
-        functions: seconds of an inference in each of the library's functions, all calls together.
+        functions: seconds of an inference in each of the library's functions, all calls together;
+            the virtual machine's own, ``vm.builtin...``, are among them.
     """
 
     model_s: float

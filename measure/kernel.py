@@ -61,28 +61,29 @@ class Kernel:
         self._module["kernel"](*arguments)
         pin_caller()  # a whole model is timed as its users run it, kernels are timed alone
 
-    def in_turns(self, arguments: list[Any]) -> list[list[Any]]:
+    def in_turns(self, arguments: list[Any], protocol: Protocol) -> list[list[Any]]:
         """`arguments`, and copies of them that make them as cold as in the kernel's model."""
-        packed = {position for position, _ in self._packed}
+        constants = self._facts.constants
         sizes = [0, 0]
         for position, tensor in enumerate(arguments):
-            sizes[position in packed] += _bytes(tensor)
+            sizes[position in constants] += _bytes(tensor)
         _, second, third = cache_sizes()
-        needed = copies(sizes[1], sizes[0], self._facts.between, usable_cores() * second, third)
+        near = usable_cores() * second
+        needed = copies(sizes[1], sizes[0], self._facts.between, near, third, protocol)
         columns = [
             [tensor, *(_copy(tensor) for _ in range(count - 1))]
             for position, tensor in enumerate(arguments)
-            for count in [needed.constants if position in packed else needed.others]
+            for count in [needed.constants if position in constants else needed.others]
         ]
         return [[column[turn % len(column)] for column in columns] for turn in range(needed.turns)]
 
     def sample(self, turns: list[list[Any]], number: int, repeat: int) -> list[float]:
         """Seconds per call: `repeat` samples of `number` calls each.
 
-        With one set of arguments in the runtime's own loop; with several in ours, which adds about
-        a microsecond to each call, of whatever candidate.
+        A kernel that is timed for itself in the runtime's own loop; one of a model in ours,
+        whatever the candidate: that adds about a microsecond to each call.
         """
-        if len(turns) == 1:
+        if not self._facts.between:
             timer = self._module.time_evaluator("kernel", tvm.cpu(), number=number, repeat=repeat)
             return [float(r) for r in timer(*turns[0]).results]
         kernel, samples = self._module["kernel"], []
@@ -214,7 +215,7 @@ def screen(
     if steady is not None:
         steady.wait()
     number = calls_per_sample(elapsed, protocol)
-    turns = kernel.in_turns(bound)
+    turns = kernel.in_turns(bound, protocol)
     first = kernel.sample(turns, number, 1)
     if incumbent_s is not None and first[0] > protocol.truncate_factor * incumbent_s:
         return Screening(tuple(first), True)
@@ -265,7 +266,7 @@ def race(
         estimates[name] = _seconds(kernel, bound)
         try:
             _check(bound[-1].numpy(), reference, facts, protocol.seeds[0])
-            kernels[name] = (kernel, kernel.in_turns(bound))
+            kernels[name] = (kernel, kernel.in_turns(bound, protocol))
         except WrongResult:
             del estimates[name]
     slow = protocol.truncate_factor * min(estimates.values(), default=0.0)

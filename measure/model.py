@@ -94,33 +94,34 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
 
 
 def in_place(request: InPlaceRequest) -> InPlace:
-    """Medians over as many inferences as fit into `Protocol.model_s`, at most `model_rounds`: first
-    watched, which tells functions apart, then not."""
+    """Medians over rounds of two inferences, one watched, which tells functions apart, and one not:
+    at most `Protocol.model_rounds` in a quarter of `model_s`, at least one."""
     model, protocol = CompiledModel(request.library), request.protocol
     arguments = model.upload(
         [make_input(spec, index, positive=False) for index, spec in enumerate(request.inputs)]
     )
     first = [_seconds(model, arguments) for _ in range(2)][-1]
-    rounds = max(3, min(protocol.model_rounds, int(protocol.model_s / 4 / first)))
-    clock, begun = time.perf_counter, 0.0
+    rounds = max(1, min(protocol.model_rounds, int(protocol.model_s / 8 / first)))
+    clock = time.perf_counter
+    begun: list[float] = []
     spent: dict[str, float] = {}
     rows: list[dict[str, float]] = []
 
     def watcher(_function: Any, name: str, before: bool, _result: Any, *_: Any) -> int:
-        nonlocal begun
         if before:
-            begun = clock()
+            begun.append(clock())
         else:
-            spent[name] = spent.get(name, 0.0) + clock() - begun
+            spent[name] = spent.get(name, 0.0) + clock() - begun.pop()
         return 0
 
-    model.watch(watcher)
+    plain = []
     for _ in range(rounds):
         spent = {}
+        model.watch(watcher)
         model.run(arguments)
+        model.watch(None)
         rows.append(spent)
-    model.watch(None)
-    plain = [_seconds(model, arguments) for _ in range(rounds)]
+        plain.append(_seconds(model, arguments))
     return InPlace(
         statistics.median(plain),
         {name: statistics.median(row[name] for row in rows) for name in rows[0]},

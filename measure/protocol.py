@@ -34,6 +34,9 @@ class Protocol:
             and slower than a screening (a model: than `slow_model`): its verdict is clear, and its
             time is everybody's. The first call counts as a sample only where it is the only one;
             it is then slower than others by what a first call costs: little, of such a time.
+        beyond: a kernel of a model finds its weights beyond the shared cache, what it works on
+            beyond the cores' own: copies of both, so many caches' worth, take turns
+            (`measure.rotation`); at most `most_copies` of each.
         resamples: of the bootstrap; confidence of its intervals; margin of a verdict.
     """
 
@@ -60,6 +63,8 @@ class Protocol:
     model_rounds: int = 20
     model_s: float = 6.0
     slow_calls: int = 3
+    beyond: float = 1.25
+    most_copies: int = 64
     resamples: int = 10_000
     confidence: float = 0.95
     margin: float = 0.005

@@ -10,10 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-MOST = 64
-"""Copies: of what is small, more change nothing."""
-BEYOND = 1.25
-"""Caches' worth of bytes between two uses of what is to be found in the next cache beyond."""
+from tunefarm.measure.protocol import Protocol
 
 
 @dataclass(frozen=True)
@@ -29,24 +26,33 @@ class Copies:
         return max(self.constants, self.others)
 
 
-def copies(constants: int, others: int, between: int, near_bytes: int, far_bytes: int) -> Copies:
+def copies(
+    constants: int,
+    others: int,
+    between: int,
+    near_bytes: int,
+    far_bytes: int,
+    protocol: Protocol,
+) -> Copies:
     """How many copies make a kernel's arguments as cold as in its model.
 
     Args:
-        constants: bytes of the kernel's packed weights.
+        constants: bytes of the kernel's weights, as it reads them.
         others: bytes of its other arguments.
         between: bytes that an inference reads before it comes to the same weights again; 0 for a
             kernel that is timed for itself.
         near_bytes: of all cores' own caches; what lies farther apart comes from the shared one.
-        far_bytes: of the shared cache.
+        far_bytes: of the shared cache; no less than the others' where it is not known.
     """
     if not between:
         return Copies()
+    beyond_near = round(protocol.beyond * near_bytes)
+    beyond_far = max(beyond_near, round(protocol.beyond * far_bytes))
     return Copies(
-        _enough(constants, min(between, round(BEYOND * far_bytes))),
-        _enough(others, min(between, round(BEYOND * near_bytes))),
+        _enough(constants, min(between, beyond_far), protocol.most_copies),
+        _enough(others, beyond_near, protocol.most_copies),
     )
 
 
-def _enough(size: int, wanted: int) -> int:
-    return min(MOST, max(1, ceil(wanted / size))) if size else 1
+def _enough(size: int, wanted: int, most: int) -> int:
+    return min(most, max(1, ceil(wanted / size))) if size else 1

@@ -40,8 +40,7 @@ def write(path: Path, arrays: Sequence[Array]) -> None:
     rows: list[dict[str, Any]] = [
         {"shape": list(a.shape), "dtype": a.dtype.name, "offset": 0} for a in arrays
     ]
-    room = _LENGTH + len(json.dumps(rows)) + 20 * len(rows)
-    offset = _aligned(room)
+    offset = _aligned(_LENGTH + len(json.dumps(rows)) + 20 * len(rows))
     for row, array in zip(rows, arrays, strict=True):
         row["offset"] = offset
         offset = _aligned(offset + array.nbytes)
@@ -85,12 +84,14 @@ def arrays(memory: memoryview) -> list[Array]:
     try:
         rows = json.loads(bytes(memory[_LENGTH : _LENGTH + length]))
         return [_array(memory, row["shape"], row["dtype"], row["offset"]) for row in rows]
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"not a file of weights ({error})") from None
 
 
 def _array(memory: memoryview, shape: list[int], dtype: str, offset: int) -> Array:
     kind, count = np.dtype(dtype), math.prod(shape)
+    if any(not isinstance(size, int) or size < 0 for size in shape):
+        raise ValueError(f"a tensor of shape {shape}")
     if offset % ALIGNMENT or offset < 0 or offset + count * kind.itemsize > len(memory):
         raise ValueError("a tensor lies outside of it")
     return np.frombuffer(memory, kind, count, offset).reshape(shape)

@@ -29,7 +29,9 @@ WEIGHTS = "lib/model.weights"
 SCHEMA = 2
 """Of the manifest. Before 2 a model's weights were inside its library."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
-_PART_LIMIT = 4 * 2**30
+_PART_LIMIT = {WEIGHTS: 2**40}
+_PART_LIMIT_ELSE = 4 * 2**30
+"""Bytes of a part: weights are read in pieces, everything else in one."""
 _CHUNK = 1 << 20
 _REQUIRED = {"name", "requires", "files", "threads", "inputs", "outputs", "target", "result"}
 _HOST = {"os", "machine", "cpu_features", "tvm_runtime"}
@@ -58,10 +60,7 @@ class Bundle:
         Raises:
             ArtifactTampered: its bytes are not the ones listed, or it is not listed.
         """
-        listed = self.manifest["files"].get(name)
-        if listed is None:
-            raise ArtifactTampered(f"{self.path}: {name} is not in its manifest")
-        data = _read_part(self.path, name, listed["bytes"])
+        data = _read_part(self.path, name, self._length(name))
         self._check(name, data)
         return data
 
@@ -71,15 +70,26 @@ class Bundle:
         Raises:
             ArtifactTampered: as `read`.
         """
+        self._length(name)
         count = 0
         try:
             with _opened(self.path, name) as file:
                 while part := file.read(min(_CHUNK, len(memory) - count)):
                     memory[count : count + len(part)] = part
                     count += len(part)
+                longer = bool(file.read(1))
         except _UNREADABLE as error:
             raise _unreadable(self.path, name, error) from None
+        if longer:
+            raise _too_long(self.path, name)
         self._check(name, memory[:count])
+
+    def _length(self, name: str) -> int:
+        """Bytes of a part, as listed."""
+        listed = self.manifest["files"].get(name)
+        if listed is None:
+            raise ArtifactTampered(f"{self.path}: {name} is not in its manifest")
+        return int(listed["bytes"])
 
     def _check(self, name: str, data: bytes | memoryview) -> None:
         if hashlib.sha256(data).hexdigest() != self.manifest["files"][name]["sha256"]:
@@ -110,12 +120,17 @@ def open_bundle(path: Path) -> Bundle:
         complete = manifest["complete"] is True and set(manifest) >= _REQUIRED
         complete = complete and set(manifest["requires"]) >= _HOST
         sound = all(
-            _NAME.fullmatch(name) and 0 <= entry["bytes"] <= _PART_LIMIT and entry["sha256"]
+            _NAME.fullmatch(name)
+            and isinstance(entry["bytes"], int)
+            and 0 <= entry["bytes"] <= _PART_LIMIT.get(name, _PART_LIMIT_ELSE)
+            and entry["sha256"]
             for name, entry in manifest["files"].items()
         )
+        needed = {LIBRARY, WEIGHTS} if schema >= 2 else {LIBRARY}
+        complete = complete and set(manifest["files"]) >= needed
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactTampered(f"{path}: its manifest makes no sense ({error})") from None
-    if not sound or not complete or LIBRARY not in manifest["files"]:
+    if not sound or not complete:
         raise ArtifactTampered(f"{path}: its manifest is not complete")
     return Bundle(path, hashlib.sha256(data).hexdigest(), manifest)
 
@@ -123,17 +138,12 @@ def open_bundle(path: Path) -> Bundle:
 def _read_part(path: Path, name: str, limit: int) -> bytes:
     """At most `limit` bytes of one part; more is refused."""
     try:
-        if path.is_dir():
-            part = path / name
-            if part.is_symlink() or part.stat().st_size > limit:
-                raise ArtifactTampered(f"{path}: {name} is larger than its manifest says")
-            return part.read_bytes()
         with _opened(path, name) as file:
             data = file.read(limit + 1)
     except _UNREADABLE as error:
         raise _unreadable(path, name, error) from None
     if len(data) > limit:
-        raise ArtifactTampered(f"{path}: {name} is larger than its manifest says")
+        raise _too_long(path, name)
     return data
 
 
@@ -141,11 +151,17 @@ def _read_part(path: Path, name: str, limit: int) -> bytes:
 def _opened(path: Path, name: str) -> Iterator[IO[bytes]]:
     """One part of an artifact, packed or not."""
     if path.is_dir():
+        if (path / name).is_symlink() or not (path / name).is_file():
+            raise ArtifactTampered(f"{path}: {name} is not a file")
         with (path / name).open("rb") as file:
             yield file
         return
     with zipfile.ZipFile(path) as archive, archive.open(name) as part:
         yield part
+
+
+def _too_long(path: Path, name: str) -> ArtifactTampered:
+    return ArtifactTampered(f"{path}: {name} is larger than its manifest says")
 
 
 def _unreadable(path: Path, name: str, error: Exception) -> ArtifactTampered:

@@ -25,7 +25,8 @@ CANDIDATE_COLUMNS = [
 
 def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
     """One row per kernel: work, verdict, latencies (ms), speed-up with interval, GFLOP/s, and how
-    near it is to what the device can do at best (1 is there; missing where that is not known);
+    near it is to what the device can do at best (1 is there; missing where that is not known; more
+    than 1 where minimal filtering takes fewer operations than are counted);
     `in_place_ms` is one call's in the model that ships."""
     placed = (in_place(journal, job, target) or {}).get("kernels", {})
     verdicts = journal.verdicts(job, target)

@@ -19,13 +19,24 @@ class Known:
     job: str
 
 
-def known(journal: Journal, job: Job, target: JobTarget, top: int = 64) -> list[Known]:
+EVENT = "between"
+"""Kind of the event that says how cold a target's kernels are: bytes between two uses."""
+ALIKE = 2.0
+"""Ratio of two such figures up to which results of one model stand for the other's."""
+
+
+def known(
+    journal: Journal, job: Job, target: JobTarget, between: int, top: int = 64
+) -> list[Known]:
     """What earlier jobs found out about this job's kernels: same workload, target, toolchain
-    and kind of device. Of each kernel the best `top` results, best first; failures are left
-    out.
+    and kind of device, in models between two of whose calls about as much is read (`between`
+    bytes; this job's is noted for later ones). Of each kernel the best `top` results, best first;
+    failures are left out.
 
     Only jobs that are older than this one count, so that a resumed job knows what it knew.
     """
+    if _between(journal, job.id, target.name) is None:
+        journal.add_event(job.id, EVENT, target=target.name, bytes=between)
     mine = {row["task"] for row in journal.tasks(job.id, target.name)}
     found: dict[str, Known] = {}
     for other in journal.jobs():
@@ -34,6 +45,9 @@ def known(journal: Journal, job: Job, target: JobTarget, top: int = 64) -> list[
         for of in journal.targets(other.id):
             same = (of.resolved, of.toolchain, of.device.fingerprint)
             if same != (target.resolved, target.toolchain, target.device.fingerprint):
+                continue
+            theirs = _between(journal, other.id, of.name)
+            if theirs is None or not between / ALIKE <= theirs <= between * ALIKE:
                 continue
             candidates = {c.id: c for c in journal.candidates(other.id, of.name)}
             for candidate, latency, gone in journal.outcomes(other.id, of.name):
@@ -47,3 +61,10 @@ def known(journal: Journal, job: Job, target: JobTarget, top: int = 64) -> list[
     for result in ranked:
         by_task.setdefault(result.candidate.task, []).append(result)
     return [one for task in sorted(by_task) for one in by_task[task][:top]]
+
+
+def _between(journal: Journal, job: str, target: str) -> int | None:
+    for event in journal.events(job):
+        if event["kind"] == EVENT and event["detail"]["target"] == target:
+            return int(event["detail"]["bytes"])
+    return None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunefarm.errors import ArtifactTampered, UsageError
+from tunefarm.errors import ArtifactIncompatible, ArtifactTampered, UsageError
 from tunefarm.results.bundle import WEIGHTS, Bundle, open_bundle, require_fit, unpack_library
 
 Array = NDArray[Any]
@@ -43,12 +43,17 @@ class LoadedModel:
         self.outputs: list[dict[str, Any]] = bundle.manifest["outputs"]
         constants: list[Array] = []
         if WEIGHTS in bundle.manifest["files"]:
-            memory = weights.room(bundle.manifest["files"][WEIGHTS]["bytes"])
-            bundle.read_into(WEIGHTS, memory)
+            size = bundle.manifest["files"][WEIGHTS]["bytes"]
             try:
+                memory = weights.room(size)
+                bundle.read_into(WEIGHTS, memory)
                 constants = weights.arrays(memory)
             except ValueError as error:
                 raise ArtifactTampered(f"{bundle.path}: {WEIGHTS}: {error}") from None
+            except OSError as error:
+                raise ArtifactIncompatible(
+                    f"{bundle.path}: no memory for {size} bytes of weights: {error}"
+                ) from None
         self._model = CompiledModel(unpack_library(bundle), constants)
         self.timings: dict[str, float] = {"load": time.perf_counter() - started}
         self._calls = 0
@@ -92,7 +97,7 @@ def load(path: str | Path) -> LoadedModel:
     """Open an artifact, check that it is whole and fits this host, and load it.
 
     Raises:
-        ArtifactTampered: its library is not the one that its manifest lists.
+        ArtifactTampered: its library or weights are not the ones that its manifest lists.
         ArtifactIncompatible: it does not fit this host; the message has every reason.
     """
     started = time.perf_counter()

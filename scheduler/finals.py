@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,14 +230,18 @@ class Finals:
         )
 
     def _note_in_place(self, library: Path, tuned: bool) -> None:
-        """Where the model's time goes: in which kernel, and outside of them."""
+        """Where the model's time goes: in which kernel, and outside of them. Of the untuned build,
+        whose functions are not the program's, nothing is noted, nor of a very slow model."""
+        samples = [s for run in self._samples("model").get("tuned", {}).values() for s in run]
+        if not tuned or self.protocol.slow_model(min(samples, default=math.inf)):
+            return
         device = self.target.device
         gauge = roof_path(self.home, device)
         runner = Runner(device.cores, self.protocol.memory_bytes, gauge)
         try:
             found = runner.in_place(InPlaceRequest(library, self.program.inputs, self.settled()))
-        except (ChildTimeout, ChildDied, ChildError):  # it ran before: no reason to lose the job
-            return
+        except (ChildTimeout, ChildDied, ChildError, OSError):
+            return  # the model ran before: no reason to lose the job
         finally:
             runner.close()
         owner = {f: task.id for task in self.program.tasks for f in task.functions}
@@ -249,7 +254,6 @@ class Finals:
             self.job.id,
             "in_place",
             target=self.target.name,
-            tuned=tuned,
             model_s=found.model_s,
             kernels=kernels,
         )

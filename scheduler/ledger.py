@@ -43,9 +43,10 @@ class Ledger:
     build_seconds: dict[str, float] = field(default_factory=dict)
     block: int | None = None
 
-    def take_known(self) -> list[Known]:
-        """What earlier jobs measured on this device with this toolchain."""
-        self.known = known(self.journal, self.job, self.target)
+    def take_known(self, between: int) -> list[Known]:
+        """What earlier jobs measured on this device with this toolchain, of models in which kernels
+        are about as cold (see `KernelFacts.between`)."""
+        self.known = known(self.journal, self.job, self.target, between)
         if self.known:
             candidates = [one.candidate for one in self.known]
             self.journal.add_candidates(self.job.id, self.target.name, candidates)

@@ -222,12 +222,14 @@ class TargetRun:
         return instructions
 
     def _floor_s(self, task: TuningTask) -> float:
-        return self.roof.floor_s(task.flops, task.bytes) if self.roof is not None else 0.0
+        if self.roof is None:
+            return 0.0
+        return self.roof.floor_s(task.fewest_flops, task.bytes)
 
     def _take_known(self) -> None:
         """Results of earlier jobs, as if they were this one's: they count as trials, unless the job
         is to tune again, and whoever races is measured anew."""
-        found = self.ledger.take_known()
+        found = self.ledger.take_known(self.program.between_bytes)
         if not found:
             return
         if self.job.options.get("retune"):
@@ -285,6 +287,7 @@ class TargetRun:
                     [w.assemble.remote(r) for w, r in zip(workers, requests, strict=True)]
                 )
             case Step():
+                self.quiet()
                 self.finals.package_result(time.monotonic() - self.started)
                 reference = ray.put(None)
         self.running[reference] = instruction
@@ -301,8 +304,8 @@ class TargetRun:
     def _facts(self, task: str) -> KernelFacts:
         of = self.program.task(task)
         reference = self.directory / "reference" / f"{task}.npz"
-        between = int(self.program.evidence["parameter_bytes"])
-        return KernelFacts(of.id, of.args, of.flops, reference, between)
+        between = self.program.between_bytes
+        return KernelFacts(of.id, of.args, of.flops, reference, of.constants, between)
 
     def _sync_sometimes(self) -> None:
         """While building; before anything is timed, `quiet` waits for it to be over."""

@@ -19,12 +19,16 @@ from typing import Any
 
 import tvm
 from tvm import te, tirx
-from tvm.ir.expr import Var
+from tvm.ir.expr import TensorLoad, Var
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm_ffi import structural_map
+from tvm.sym import Analyzer
+from tvm_ffi import structural_equal, structural_map, structural_walk
 
 from tunefarm.search.cook_toom import Matrix, filtering
-from tunefarm.search.spaces.form import Reduction, reduction_of
+from tunefarm.search.spaces.form import Reduction, Stage, reduction_of
+
+TAPS = (3, 5)
+"""Sides of the filters for which it pays."""
 
 PRODUCT = "winograd_product"
 FILTERS = ("winograd_filter_rows", "winograd_filters")
@@ -35,19 +39,26 @@ RESULT = ("winograd_back", "winograd_result", "winograd_image")
 
 @dataclass(frozen=True)
 class Convolution:
-    """A kernel that `winograd` can rewrite: channels last, one group, no stride and no dilation.
+    """A kernel that `winograd` can rewrite: channels last, no stride and no dilation.
 
     Attributes:
         form: the kernel as a reduction.
         image: the padded input: batch, rows, columns, channels.
         taps: rows and columns of a filter.
         filters: how many there are.
+        channels: that each filter sees; fewer than the image's where there are groups.
     """
 
     form: Reduction
     image: tuple[int, int, int, int]
     taps: int
     filters: int
+    channels: int
+
+    @property
+    def group(self) -> int:
+        """Filters that see the same channels."""
+        return self.filters * self.channels // self.image[3]
 
     def tiles(self, size: int) -> tuple[int, int]:
         """Rows and columns of tiles with `size` x `size` results."""
@@ -65,17 +76,51 @@ def convolution_of(workload: Any) -> Convolution | None:
     image, filters = form.other.shape, form.vector
     if len(image) != 4 or not filters.free:
         return None
-    _, y, x, k = form.spatial
+    n, y, x, k = form.spatial
     r, s, c = form.reductions
-    if filters.plain != (r, s, c, k) or form.extent(r) != form.extent(s) or form.extent(r) < 2:
+    taps, channels = form.extent(r), form.extent(c)
+    if filters.plain != (r, s, c, k) or form.extent(s) != taps or taps not in TAPS:
         return None
-    row, column = image[2] * image[3], image[3]
-    steps = form.other.strides
-    if [steps[axis] for axis in (y, r, x, s, c, k)] != [row, row, column, column, 1, 0]:
+    results = (image[0], image[1] - taps + 1, image[2] - taps + 1)
+    if tuple(form.extent(axis) for axis in (n, y, x)) != results or image[3] % channels:
         return None
-    if image[3] != form.extent(c):
-        return None  # groups
-    return Convolution(form, image, form.extent(r), form.extent(k))
+    if form.extent(k) % (image[3] // channels):
+        return None
+    found = Convolution(form, image, taps, form.extent(k), channels)
+    return found if _reads_as(found) and _sums_from_zero(form.block) else None
+
+
+def _reads_as(convolution: Convolution) -> bool:
+    """Whether the image is read at n, y + r, x + s, and at a filter's own channels."""
+    form = convolution.form
+    axes = [variable.var for variable in form.block.node.iter_vars]
+    n, y, x, k = (axes[place] for place in form.spatial)
+    r, s, c = (axes[place] for place in form.reductions)
+    whole = convolution.channels == convolution.image[3]
+    channel = c if whole else tirx.floordiv(k, convolution.group) * convolution.channels + c
+    known = Analyzer()
+    for variable in form.block.node.iter_vars:
+        known.bind(variable.var, variable.dom)
+    loads: list[Any] = []
+    structural_walk(form.block.node.body.value, (TensorLoad, loads.append))
+    (load,) = (one for one in loads if one.source.name == form.other.buffer)  # type: ignore[union-attr]
+    return all(
+        known.can_prove_equal(index, wanted)
+        for index, wanted in zip(load.indices, (n, y + r, x + s, channel), strict=True)
+    )
+
+
+def _sums_from_zero(block: Stage) -> bool:
+    """Whether it adds to its own result, which begins with nothing."""
+    store, first = block.node.body, block.node.init
+    own = store.value.a
+    return (
+        isinstance(own, TensorLoad)
+        and own.source.same_as(store.buffer)
+        and structural_equal(list(own.indices), list(store.indices))
+        and isinstance(first, tirx.BufferStore)
+        and float(getattr(first.value, "value", 1.0)) == 0.0
+    )
 
 
 def winograd(workload: Any, size: int) -> Any:
@@ -122,8 +167,6 @@ def winograd(workload: Any, size: int) -> Any:
 
 
 def _holds(statement: Any, block: str) -> bool:
-    from tvm_ffi import structural_walk
-
     names: list[str] = []
     structural_walk(statement, (SBlock, lambda node: names.append(node.name_hint)))
     return block in names
@@ -131,13 +174,13 @@ def _holds(statement: Any, block: str) -> bool:
 
 def _stages(convolution: Convolution, size: int) -> Any:
     """The stages as a function of image, filters and result, each named as above."""
-    batch, rows, columns, channels = convolution.image
-    taps, filters = convolution.taps, convolution.filters
+    batch, rows, columns, depth = convolution.image
+    taps, filters, channels = convolution.taps, convolution.filters, convolution.channels
     down, across = convolution.tiles(size)
     points = size + taps - 1
     tiles = batch * down * across
     of = filtering(size, taps)
-    image = te.placeholder((batch, rows, columns, channels), name="image")
+    image = te.placeholder((batch, rows, columns, depth), name="image")
     weights = te.placeholder((taps, taps, channels, filters), name="weights")
     whole = (down * size + taps - 1, across * size + taps - 1) == (rows, columns)
 
@@ -159,21 +202,25 @@ def _stages(convolution: Convolution, size: int) -> Any:
         lambda i, j, c, k: _times(of.taps, j, lambda s: filter_rows[i, s, c, k]),
         name=FILTERS[1],
     )
-    tile = te.compute((tiles, points, points, channels), pixel, name=SIGNAL[0])
+    tile = te.compute((tiles, points, points, depth), pixel, name=SIGNAL[0])
     tile_rows = te.compute(
-        (tiles, points, points, channels),
+        (tiles, points, points, depth),
         lambda p, i, s, c: _times(of.signal, i, lambda r: tile[p, r, s, c]),
         name=SIGNAL[1],
     )
     signal = te.compute(
-        (points, points, tiles, channels),
+        (points, points, tiles, depth),
         lambda i, j, p, c: _times(of.signal, j, lambda s: tile_rows[p, i, s, c]),
         name=SIGNAL[2],
     )
     along = te.reduce_axis((0, channels), name="c")
+
+    def channel(k: Any) -> Any:
+        return along if channels == depth else k // convolution.group * channels + along
+
     product = te.compute(
         (points, points, tiles, filters),
-        lambda i, j, p, k: te.sum(signal[i, j, p, along] * transformed[i, j, along, k], along),
+        lambda i, j, p, k: te.sum(signal[i, j, p, channel(k)] * transformed[i, j, along, k], along),
         name=PRODUCT,
     )
     back_rows = te.compute(

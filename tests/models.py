@@ -90,17 +90,21 @@ def kernels(path: Path) -> Path:
         helper.make_node("Transpose", ["e"], ["turned"], perm=[1, 0]),
         helper.make_node("Concat", ["e", "e2"], ["joined"], axis=1),
         helper.make_node("Mul", ["e", "n1"], ["scaled"]),
+        helper.make_node("Reshape", ["h", "apart"], ["h1"]),
+        helper.make_node("Transpose", ["h1"], ["h2"], perm=[1, 0, 2]),
+        helper.make_node("Reshape", ["h2", "whole"], ["shuffled"]),
     ]
     constants = [
         *(("w1", weights(64, 40)), ("b1", weights(40))),
         *(("w2", weights(24, 16, 3, 3)), ("b2", weights(24))),
         *(("w3", weights(32, 4, 3, 3)), ("w4", weights(16, 1, 3, 3))),
         *(("n1", weights(48)), ("n2", weights(48))),
+        *(("apart", np.array([3, 4, 14])), ("whole", np.array([12, 14]))),
     ]
     inputs = [
         *(("a", [29, 41]), ("b", [41, 37]), ("q", [3, 16, 8]), ("k", [3, 8, 24])),
         *(("d", [4, 64]), ("x", [1, 16, 14, 14]), ("s", [6, 48])),
-        *(("e", [40, 48]), ("e2", [40, 48])),
+        *(("e", [40, 48]), ("e2", [40, 48]), ("h", [12, 14])),
     ]
     outputs = [
         *(("matmul", [29, 37]), ("batched", [3, 16, 24]), ("dense", [4, 40])),
@@ -111,6 +115,7 @@ def kernels(path: Path) -> Path:
         ),
         *(("softmax", [6, 48]), ("norm", [6, 48])),
         *(("chain", [40, 48]), ("turned", [48, 40]), ("joined", [40, 96]), ("scaled", [40, 48])),
+        ("shuffled", [12, 14]),
     ]
     return _save(path, nodes, inputs, outputs, constants, opset=17)
 
@@ -130,13 +135,21 @@ def convolutions(path: Path) -> Path:
         helper.make_node("Conv", ["c2", "w3", "b3"], ["c3"], pads=[2, 2, 2, 2]),
         helper.make_node("Conv", ["c2", "w4"], ["c4"], pads=[1, 1, 1, 1]),
         helper.make_node("Add", ["c3", "c4"], ["sum"]),
-        helper.make_node("Relu", ["sum"], ["y"]),
+        helper.make_node("Relu", ["sum"], ["r2"]),
+        helper.make_node("Conv", ["r2", "w5"], ["y"], pads=[1, 1, 1, 1], group=2),
     ]
     constants = [
         *(("w1", weights(32, 16, 3, 3)), ("b1", weights(32)), ("w2", weights(32, 32, 3, 3))),
         *(("w3", weights(24, 32, 5, 5)), ("b3", weights(24)), ("w4", weights(24, 32, 3, 3))),
+        ("w5", weights(32, 12, 3, 3)),
     ]
-    return _save(path, nodes, [("x", [2, 16, 13, 11])], [("y", [2, 24, 11, 9])], constants)
+    return _save(path, nodes, [("x", [2, 16, 13, 11])], [("y", [2, 32, 11, 9])], constants)
+
+
+def normalised(path: Path) -> Path:
+    """A local response normalisation: a power of three quarters."""
+    node = helper.make_node("LRN", ["x"], ["y"], size=5, alpha=0.1, beta=0.75)
+    return _save(path, [node], [("x", [1, 16, 9, 9])], [("y", [1, 16, 9, 9])], [])
 
 
 def two_by_two(path: Path) -> Path:

@@ -14,6 +14,7 @@ from math import log2, prod
 from typing import Any
 
 from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
 from tvm_ffi import structural_equal, structural_walk
 
 from tunefarm.devices.target import Target
@@ -112,7 +113,10 @@ def _chain(inlined: tuple[str, ...], last: Stage) -> Chain | None:
         return None
     loads: list[Any] = []
     structural_walk(store.value, (TensorLoad, loads.append))
-    strides = [[stride(load, axis) for axis in axes] for load in loads]
+    ranges = Analyzer()
+    for variable in last.node.iter_vars:
+        ranges.bind(variable.var, variable.dom)
+    strides = [[stride(load, axis, ranges) for axis in axes] for load in loads]
     crossed = [
         place
         for of in strides
@@ -190,7 +194,7 @@ def _estimate(form: Chain, one: Sweep, machine: Hardware) -> float:
 
 def _sweeps(form: Chain, machine: Hardware) -> Iterator[Sweep]:
     length = form.points if form.flat else form.extents[-1]
-    widths = [w for w in machine.widths() if form.vectors and length % w == 0]
+    widths = _widths(length, machine) if form.vectors else []
     across = form.extents[form.crossed] if form.crossed is not None else 1
     squares = [s for s in (4, 8, 16, 32) if s <= min(across, length)] if across > 1 else []
     steps = [(lanes, unroll, 1, False) for lanes in widths or [1] for unroll in (1, 2, 4, 8)]
@@ -209,6 +213,15 @@ def _sweeps(form: Chain, machine: Hardware) -> Iterator[Sweep]:
             rest = form.points // (lanes * unroll if single else length)
             if shares == 1 or rest >= shares or form.crossed is not None:
                 yield Sweep(shares, lanes, unroll, square, gather)
+
+
+def _widths(length: int, machine: Hardware) -> list[int]:
+    """Vectors that divide a row; where none of those does that fill at least half a register, odd
+    ones as well: compilers split them, and still do better than element by element."""
+    widths = [w for w in machine.widths() if length % w == 0]
+    if max(widths, default=0) < machine.lanes // 2:
+        widths += [w for w in range(machine.lanes, 3, -1) if length % w == 0 and w not in widths]
+    return widths
 
 
 def schedule_sweep(schedule: Any, form: Chain, one: Sweep) -> None:

@@ -10,8 +10,11 @@ from typing import Any
 from tvm import tirx
 from tvm.ir.expr import Call, TensorLoad, Var
 from tvm.s_tir import SBlock
+from tvm.sym import Analyzer
 from tvm.sym.pattern import detect_linear_equation
 from tvm_ffi import structural_equal, structural_walk
+
+from tunefarm.frontend.tir import free_arguments
 
 
 @dataclass(frozen=True)
@@ -262,9 +265,7 @@ def _terms(node: Any) -> tuple[list[Any], bool]:
 
 
 def _free_buffers(function: Any) -> frozenset[str]:
-    key = "layout_free_buffers"
-    free = function.attrs[key] if function.attrs and key in function.attrs else []
-    return frozenset(function.params[int(i)].name for i in free)
+    return frozenset(function.params[place].name for place in free_arguments(function))
 
 
 def _operand(block: Stage, load: Any, free: frozenset[str]) -> Operand:
@@ -285,10 +286,17 @@ def _operand(block: Stage, load: Any, free: frozenset[str]) -> Operand:
     )
 
 
-def stride(load: Any, variable: Any) -> int | None:
-    """Elements between what `load` reads for neighbours of `variable`; None where it varies."""
+def stride(load: Any, variable: Any, known: Analyzer | None = None) -> int | None:
+    """Elements between what `load` reads for neighbours of `variable`; None where it varies.
+
+    Args:
+        known: what the variables range over: quotients and remainders of a reshape may be simple
+            in these ranges.
+    """
     found, elements = 0, 1
     for index, size in zip(reversed(load.indices), reversed(load.source.shape), strict=True):
+        if known is not None:
+            index = known.simplify(index)
         linear = detect_linear_equation(index, [variable])
         if not linear:
             return None

@@ -165,8 +165,10 @@ def register_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int, i
     for columns, lanes in columns_and_lanes:
         vectors = columns // lanes
         for rows, planes in itertools.product(row_counts, plane_counts):
-            # The accumulators, the vectors that are loaded, and what a broadcast takes.
-            loaded = vectors + machine.broadcast_registers if form.product else 1
+            # The accumulators, the vectors that are loaded, what a broadcast takes, and one that is
+            # free: with all of them taken compilers spill in the innermost loop, and a
+            # convolution takes twice its time.
+            loaded = vectors + machine.broadcast_registers + 1 if form.product else 1
             needed = rows * planes * vectors + loaded
             if needed <= machine.registers:
                 found.append((rows, planes, vectors, lanes))

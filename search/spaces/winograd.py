@@ -47,8 +47,10 @@ class Filtered(Way):
 
     Attributes:
         size: results of a tile, each way.
-        lanes: elements of the transforms' vectors, of the image's channels and of the result's.
-        others: of the product's register tile, see `Tile`.
+        lanes_in, lanes_out: elements of the transforms' vectors, of the image's channels and of
+            the result's.
+        rows, vectors, lanes, unroll, columns_first, flat: of the product's register tile, see
+            `Tile`.
     """
 
     size: int

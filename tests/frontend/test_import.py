@@ -77,3 +77,14 @@ def test_a_row_is_divided_once(tmp_path: Path) -> None:
     )
     passes = {one["pass"]: one["detail"] for one in program.evidence["passes"]}
     assert passes["tir.shared_divisors"] == "divisions rewritten: 1"
+
+
+def test_a_power_that_roots_make_is_none(tmp_path: Path) -> None:
+    program = import_model(
+        ImportRequest(models.normalised(tmp_path / "m.onnx"), tmp_path / "program", TARGET)
+    )
+    passes = {one["pass"]: one["detail"] for one in program.evidence["passes"]}
+    assert passes["tir.roots"] == "powers rewritten: 1"
+    texts = [program.workload(task.id).read_text() for task in program.tasks]
+    assert any("sqrt" in text for text in texts)
+    assert not any(".pow" in text for text in texts)

@@ -102,7 +102,7 @@ def test_a_kernel_that_is_far_slower_is_called_so_many_times(
         def run(self, arguments: list[Any]) -> None:
             clock.run(self.name, seconds[self.name])
 
-        def in_turns(self, arguments: list[Any]) -> list[list[Any]]:
+        def in_turns(self, arguments: list[Any], protocol: Protocol) -> list[list[Any]]:
             return [arguments]
 
         def sample(self, turns: list[list[Any]], number: int, repeat: int) -> list[float]:

@@ -94,6 +94,31 @@ def test_a_part_is_read_into_memory_that_is_there(tmp_path: Path) -> None:
         changed = open_bundle(write(tmp_path / "b.tfa", {**PARTS, LIBRARY: wrong}))
         with pytest.raises(ArtifactTampered, match="digest"):
             changed.read_into(LIBRARY, memoryview(memory))
+    longer = open_bundle(write(tmp_path / "c.tfa", {**PARTS, LIBRARY: PARTS[LIBRARY] + b"more"}))
+    with pytest.raises(ArtifactTampered, match="larger"):
+        longer.read_into(LIBRARY, memoryview(memory))
+    with pytest.raises(ArtifactTampered, match="not in its manifest"):
+        bundle.read_into("lib/other", memoryview(memory))
+
+
+def test_a_link_is_no_part(tmp_path: Path) -> None:
+    with zipfile.ZipFile(write(tmp_path / "a.tfa")) as archive:
+        archive.extractall(tmp_path / "a")
+    library = tmp_path / "a" / LIBRARY
+    library.rename(tmp_path / "elsewhere")
+    library.symlink_to(tmp_path / "elsewhere")
+    bundle = open_bundle(tmp_path / "a")
+    for read in (
+        lambda: bundle.read(LIBRARY),
+        lambda: bundle.read_into(LIBRARY, memoryview(bytearray(len(PARTS[LIBRARY])))),
+    ):
+        with pytest.raises(ArtifactTampered, match="not a file"):
+            read()
+
+
+def test_since_schema_2_weights_are_needed(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactTampered, match="not complete"):
+        open_bundle(write(tmp_path / "a.tfa", schema=2))
 
 
 @pytest.mark.parametrize("changed", sorted(PARTS))

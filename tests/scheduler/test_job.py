@@ -20,6 +20,7 @@ from tests import models
 from tests.command import finish, start, tunefarm
 from tunefarm.costmodel.transfer import load_transfer
 from tunefarm.home import Home
+from tunefarm.results.bundle import open_bundle
 from tunefarm.results.driver_lock import driver_pid
 from tunefarm.results.journal import Journal
 from tunefarm.results.lessons import home_lessons
@@ -123,11 +124,17 @@ def test_the_artifact_is_whole_and_runs(farm: dict[str, Any]) -> None:
     path = row["artifact"]
     verified = tunefarm("artifacts", "verify", path, "--json", **env).json
     assert verified["digest"] == row["digest"]
-    assert {"lib/model.so", "schedules.json", "sbom.cdx.json"} <= set(verified["verified"])
+    expected = {"lib/model.so", "lib/model.weights", "schedules.json", "sbom.cdx.json"}
+    assert expected <= set(verified["verified"])
     manifest = tunefarm("artifacts", "inspect", path, "--json", **env).json
     assert manifest["complete"]
     assert manifest["target"]["kind"] == "llvm"
     assert "can run it" in tunefarm("artifacts", "inspect", path, **env).out
+    placed = json.loads(open_bundle(Path(path)).read("evidence/in_place.json"))
+    assert set(placed["kernels"]) == {kernel["workload"] for kernel in manifest["kernels"]}
+    assert min(placed["kernels"].values()) >= 0
+    assert 0 < sum(placed["kernels"].values()) < 10 * placed["model_s"]
+    assert 0 <= placed["outside"] < 1
     inputs, outputs = farm["root"] / "x.npz", farm["root"] / "y.npz"
     x = np.random.default_rng(3).normal(size=(1, 16, 32, 32)).astype(np.float32)
     np.savez(inputs, x=x)
@@ -180,14 +187,17 @@ def test_a_tampered_or_foreign_artifact_is_refused(farm: dict[str, Any], tmp_pat
     env = farm["env"]
     with zipfile.ZipFile(farm["done"].json["targets"]["llvm"]["artifact"]) as archive:
         archive.extractall(tmp_path / "a")
-    library = tmp_path / "a" / "lib" / "model.so"
-    data = bytearray(library.read_bytes())
-    data[len(data) // 2] ^= 1
-    library.write_bytes(data)
-    for command in ("verify", "run"):
-        done = tunefarm("artifacts", command, tmp_path / "a", **env)
-        assert done.code == 6
-        assert "digest" in done.err
+    for name in ("model.weights", "model.so"):
+        part = tmp_path / "a" / "lib" / name
+        sound = part.read_bytes()
+        data = bytearray(sound)
+        data[len(data) // 2] ^= 1
+        part.write_bytes(data)
+        for command in ("verify", "run"):
+            done = tunefarm("artifacts", command, tmp_path / "a", **env)
+            assert done.code == 6
+            assert "digest" in done.err
+        part.write_bytes(sound)
     manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
     manifest["requires"]["cpu_features"] = ["avx9000"]
     (tmp_path / "a" / "manifest.json").write_text(json.dumps(manifest))

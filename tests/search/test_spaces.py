@@ -27,7 +27,7 @@ POINTS = 4
 FAMILIES = {
     "matmul": "register-tile",
     "dense": "register-tile",
-    "conv2d": "register-tile",
+    "conv2d": ("register-tile", "winograd"),
     "max_pool2d": "register-tile",
     "fast_softmax": "rowwise",
     "layer_norm": "rowwise",
@@ -35,6 +35,7 @@ FAMILIES = {
     "transpose": "elementwise",
     "concatenate": "elementwise",
     "multiply": "elementwise",
+    "reshape_transpose": "elementwise",
 }
 """The family that each kind of kernel of `models.kernels` must have, by the start of its name."""
 
@@ -154,13 +155,15 @@ def test_convolutions_by_minimal_filtering_are_right(target, workers, tmp_path: 
     from tunefarm.search.spaces.winograd import SIZES, winograd_space
 
     program = imported(tmp_path, models.convolutions(tmp_path / "convolutions.onnx"), target)
-    taps: dict[int, set[float]] = {}
+    taps: dict[int, set[int]] = {}
+    groups = set()
     for task in program.tasks:
         bench = Bench(program, task, target, workers, tmp_path)
         space = winograd_space(bench.workload, target)
         if space is None:
             continue
         seen = taps.setdefault(task.args[1].shape[0], set())
+        groups.add(task.args[0].shape[3] // task.args[1].shape[2])
         for size in sorted({way.size for way in space.ways}):
             seen.add(size)
             numbers = [i for i, way in enumerate(space.ways) if way.size == size]
@@ -172,6 +175,7 @@ def test_convolutions_by_minimal_filtering_are_right(target, workers, tmp_path: 
                 library = bench.check(proposal, str(number))
                 assert library.prepack is not None, "filters are transformed when they are packed"
     assert taps == {3: set(SIZES), 5: {2, 4}}
+    assert groups == {1, 2}
 
 
 def test_an_algorithm_that_is_not_known_is_an_invalid_trace(program: Program) -> None:
