@@ -4,8 +4,8 @@
         [--runtimes tunefarm,onnxruntime,openvino] [--home DIR] [--plot FILE]
 
 Each network of the zoo goes through `tunefarm submit` and then `tunefarm bench`, one after another,
-in one farm home; without `--budget` with submit's default. RESULTS.json is written after each, and a
-run that was interrupted goes on where it stood. Prints Markdown tables, and draws how the sum of
+in one farm home; without `--budget` with submit's default. RESULTS.json is written after each, and
+a run that was interrupted goes on where it stood. Prints Markdown tables, and draws how the sum of
 each network's kernels falls with time.
 """
 
