@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from tunefarm.measure.roofline import known_roof
 from tunefarm.results.journal import JobTarget, Journal
+from tunefarm.results.known import known_before
 
 KERNEL_COLUMNS = [
     *("task", "kernel", "calls", "mflop", "candidates", "verdict", "untuned_ms", "tuned_ms"),
@@ -66,8 +67,8 @@ def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
 
 def in_place(journal: Journal, job: str, target: str) -> dict[str, Any] | None:
     """Where the time of the model that ships goes, as the job found it last: `model_s`, seconds of
-    an inference; `kernels`, of these the seconds in each kernel, by task; `outside`, the share that
-    is in none. None where it is not known."""
+    an inference; `kernels`, of these the seconds in each kernel, by task (not of
+    reshapes that the runtime does itself); `outside`, the share that is in none. None where it is not known."""
     for event in reversed(journal.events(job)):
         if event["kind"] == "in_place" and event["detail"]["target"] == target:
             found = event["detail"]
@@ -116,11 +117,11 @@ def candidate_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
 
 def best_so_far(journal: Journal, job: str, target: str) -> pd.DataFrame:
     """After each screened candidate: seconds since the first, and the sum over kernels of
-    weight times best latency (ms), untuned schedules included."""
+    weight times best latency (ms), untuned schedules and what was known before included."""
     tasks = {t["task"]: t for t in journal.tasks(job, target)}
     owners = {c.id: c.task for c in journal.candidates(job, target)}
     owners |= journal.baseline_owner(job, target)
-    best: dict[str, float] = {}
+    best = known_before(journal, job, target)
     rows: list[dict[str, Any]] = []
     times = journal.measurement_times(job, target)
     for m in journal.measurements(job, target, ("baseline", "screen")):

@@ -63,6 +63,19 @@ def known(
     return [one for task in sorted(by_task) for one in by_task[task][:top]]
 
 
+def known_before(journal: Journal, job: str, target: str) -> dict[str, float]:
+    """Seconds of the best result that a job knew of each kernel when it began, by task."""
+    between = _between(journal, job, target)
+    if between is None:
+        return {}
+    of = next(one for one in journal.targets(job) if one.name == target)
+    best: dict[str, float] = {}
+    for one in known(journal, journal.job(job), of, between, top=1):
+        if not one.truncated:
+            best[one.candidate.task] = one.latency_s
+    return best
+
+
 def _between(journal: Journal, job: str, target: str) -> int | None:
     for event in journal.events(job):
         if event["kind"] == EVENT and event["detail"]["target"] == target:

@@ -20,7 +20,7 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
-from tunefarm.results.known import known
+from tunefarm.results.known import known, known_before
 from tunefarm.search.candidate import Candidate
 
 
@@ -147,6 +147,7 @@ def test_results_of_earlier_jobs_are_known(journal: Journal, device: Device) -> 
         assert [k.latency_s for k in found] == [1e-3, 2e-3, 3e-3]
         assert known(journal, later, target, 1500, top=1) == found[:1]
         assert known(journal, later, target, 3000) == [], "of a model in which kernels are colder"
+        assert known_before(journal, later.id, "llvm") == {"task": 1e-3}
 
 
 def test_jobs_are_found_by_id_name_and_beginning(journal: Journal, device: Device) -> None:
