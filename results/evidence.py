@@ -67,8 +67,8 @@ def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
 
 def in_place(journal: Journal, job: str, target: str) -> dict[str, Any] | None:
     """Where the time of the model that ships goes, as the job found it last: `model_s`, seconds of
-    an inference; `kernels`, of these the seconds in each kernel, by task (not of
-    reshapes that the runtime does itself); `outside`, the share that is in none. None where it is not known."""
+    an inference; `kernels`, of these the seconds in each kernel, by task (not of reshapes that the
+    runtime does itself); `outside`, the share that is in none. None where it is not known."""
     for event in reversed(journal.events(job)):
         if event["kind"] == "in_place" and event["detail"]["target"] == target:
             found = event["detail"]
