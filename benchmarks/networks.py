@@ -1,7 +1,7 @@
 """Whole networks: tuned, then side by side with other runtimes.
 
     python benchmarks/networks.py RESULTS.json [--networks squeezenet,...] [--budget 5m]
-        [--runtimes tunefarm,onnxruntime,openvino] [--home DIR] [--plot FILE]
+        [--no-transfer] [--runtimes tunefarm,onnxruntime,openvino] [--home DIR] [--plot FILE]
 
 Each network of the zoo goes through `tunefarm submit` and then `tunefarm bench`, one after another,
 in one farm home; without `--budget` with submit's default. RESULTS.json is written after each, and
@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--budget")
     parser.add_argument("--runtimes", default="tunefarm,onnxruntime,openvino")
     parser.add_argument("--processes", default="6")
+    parser.add_argument("--seconds", default="1", help="of samples in each")
+    parser.add_argument("--no-transfer", action="store_true")
     parser.add_argument("--home", type=Path, default=Path("networks-home"))
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
@@ -51,9 +53,11 @@ def main() -> None:
         if name not in done:
             print(name, file=sys.stderr, flush=True)
             model = write_zoo_model(name, home.zoo / f"{name}.onnx")
-            limit = ["--budget", arguments.budget] if arguments.budget else []
-            job = tunefarm(home, "submit", model, "--targets", "llvm", *limit)
+            how = ["--budget", arguments.budget] if arguments.budget else []
+            how += ["--no-transfer"] if arguments.no_transfer else []
+            job = tunefarm(home, "submit", model, "--targets", "llvm", *how)
             options = ["--runtimes", arguments.runtimes, "--processes", arguments.processes]
+            options += ["--seconds", arguments.seconds]
             found["rows"].append(row(home, name, job, tunefarm(home, "bench", model, *options)))
             write_atomically(arguments.results, (json.dumps(found, indent=1) + "\n").encode())
     tables(found["rows"])

@@ -8,7 +8,7 @@ other cores. A schedule that is best with everything at hand may lose there. Pur
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, lcm
 
 from tunefarm.measure.protocol import Protocol
 
@@ -22,8 +22,8 @@ class Copies:
 
     @property
     def turns(self) -> int:
-        """Calls after which both have gone through all their copies at least once."""
-        return max(self.constants, self.others)
+        """Calls after which both begin again, together: so none is used twice in a row."""
+        return lcm(self.constants, self.others)
 
 
 def copies(

@@ -29,8 +29,7 @@ WEIGHTS = "lib/model.weights"
 SCHEMA = 2
 """Of the manifest. Before 2 a model's weights were inside its library."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
-_PART_LIMIT = {WEIGHTS: 2**40}
-_PART_LIMIT_ELSE = 4 * 2**30
+_PART_LIMIT, _WEIGHTS_LIMIT = 4 * 2**30, 2**40
 """Bytes of a part: weights are read in pieces, everything else in one."""
 _CHUNK = 1 << 20
 _REQUIRED = {"name", "requires", "files", "threads", "inputs", "outputs", "target", "result"}
@@ -122,7 +121,7 @@ def open_bundle(path: Path) -> Bundle:
         sound = all(
             _NAME.fullmatch(name)
             and isinstance(entry["bytes"], int)
-            and 0 <= entry["bytes"] <= _PART_LIMIT.get(name, _PART_LIMIT_ELSE)
+            and 0 <= entry["bytes"] <= (_WEIGHTS_LIMIT if name == WEIGHTS else _PART_LIMIT)
             and entry["sha256"]
             for name, entry in manifest["files"].items()
         )

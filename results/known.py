@@ -30,13 +30,11 @@ def known(
 ) -> list[Known]:
     """What earlier jobs found out about this job's kernels: same workload, target, toolchain
     and kind of device, in models between two of whose calls about as much is read (`between`
-    bytes; this job's is noted for later ones). Of each kernel the best `top` results, best first;
+    bytes). Of each kernel the best `top` results, best first;
     failures are left out.
 
     Only jobs that are older than this one count, so that a resumed job knows what it knew.
     """
-    if _between(journal, job.id, target.name) is None:
-        journal.add_event(job.id, EVENT, target=target.name, bytes=between)
     mine = {row["task"] for row in journal.tasks(job.id, target.name)}
     found: dict[str, Known] = {}
     for other in journal.jobs():
@@ -74,6 +72,12 @@ def known_before(journal: Journal, job: str, target: str) -> dict[str, float]:
         if not one.truncated:
             best[one.candidate.task] = one.latency_s
     return best
+
+
+def note_between(journal: Journal, job: str, target: str, between: int) -> None:
+    """For later jobs: how cold this one's kernels are; a second time changes nothing."""
+    if _between(journal, job, target) is None:
+        journal.add_event(job, EVENT, target=target, bytes=between)
 
 
 def _between(journal: Journal, job: str, target: str) -> int | None:

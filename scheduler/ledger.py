@@ -13,7 +13,7 @@ from tunefarm.measure.build import BuildOutcome, Library
 from tunefarm.measure.facts import Screening
 from tunefarm.measure.runner import ScreenOutcome
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
-from tunefarm.results.known import Known, known
+from tunefarm.results.known import Known, known, note_between
 from tunefarm.scheduler.finals import process_measurements
 from tunefarm.scheduler.state import Built, Phase, ProcessDone, Proposed, Screened
 from tunefarm.search.candidate import Candidate
@@ -46,6 +46,7 @@ class Ledger:
     def take_known(self, between: int) -> list[Known]:
         """What earlier jobs measured on this device with this toolchain, of models in which kernels
         are about as cold (see `KernelFacts.between`)."""
+        note_between(self.journal, self.job.id, self.target.name, between)
         self.known = known(self.journal, self.job, self.target, between)
         if self.known:
             candidates = [one.candidate for one in self.known]

@@ -133,6 +133,11 @@ def winograd(workload: Any, size: int) -> Any:
     convolution = convolution_of(workload)
     if convolution is None:
         raise ValueError("not a convolution that can be done by minimal filtering")
+    return filtered(workload, convolution, size)
+
+
+def filtered(workload: Any, convolution: Convolution, size: int) -> Any:
+    """As `winograd`, of a kernel that is known to be `convolution`."""
     function = workload["main"]
     block = convolution.form.block
     made = _stages(convolution, size)

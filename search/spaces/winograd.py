@@ -30,7 +30,7 @@ from tunefarm.search.winograd import (
     SIGNAL,
     Convolution,
     convolution_of,
-    winograd,
+    filtered,
 )
 
 SIZES = (2, 4, 6)
@@ -136,7 +136,7 @@ def winograd_space(workload: Any, target: Target) -> FewWays[Filtered] | None:
 
 
 def _algorithm(workload: Any, convolution: Convolution, size: int) -> Algorithm:
-    rewritten = winograd(workload, size)
+    rewritten = filtered(workload, convolution, size)
     (block,) = (stage for stage in stages_of(rewritten) if stage.name == PRODUCT)
     product = reduction_at(block, frozenset(FILTERS))
     assert product is not None, "a batched product of matrices"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def test_a_kernel_that_is_timed_for_itself_has_everything_at_hand() -> None:
 def test_weights_of_a_large_model_come_from_memory() -> None:
     found = copies(10 * MIB, MIB, 100 * MIB, 2 * MIB, 32 * MIB)
     assert found == Copies(4, 3)
-    assert found.turns == 4
+    assert found.turns == 12
 
 
 def test_weights_of_a_small_model_are_no_colder_than_it_is_large() -> None:
@@ -80,3 +81,23 @@ def test_weights_are_as_cold_for_a_candidate_that_does_not_pack_them(packed: boo
     for one in turns:
         for tensor, array in zip(one, arrays, strict=True):
             np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+@pytest.mark.tvm
+def test_no_call_finds_what_the_call_before_it_left() -> None:
+    """Weights in four copies, the rest in three: from one sample to the next as well."""
+    from tunefarm.frontend.program import TensorSpec
+    from tunefarm.measure.facts import KernelFacts
+    from tunefarm.measure.kernel import Kernel
+
+    args = tuple(TensorSpec(name, (1,), "float32") for name in "xwy")
+    kernel, called = Kernel.__new__(Kernel), []
+    kernel._facts = KernelFacts("k", args, 1.0, Path("none"), (1,), 1 << 40)
+    kernel._turn = 0
+    kernel._module = {"kernel": lambda *of: called.append(of)}
+    needed = Copies(4, 3)
+    turns = [[turn % needed.others, turn % needed.constants] for turn in range(needed.turns)]
+    assert len(kernel.sample(turns, 5, 3)) == 3
+    assert len(called) == 15
+    for one, after in itertools.pairwise(called):
+        assert all(a != b for a, b in zip(one, after, strict=True))

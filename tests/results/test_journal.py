@@ -20,7 +20,7 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
-from tunefarm.results.known import known, known_before
+from tunefarm.results.known import known, known_before, note_between
 from tunefarm.search.candidate import Candidate
 
 
@@ -130,6 +130,9 @@ def test_results_of_earlier_jobs_are_known(journal: Journal, device: Device) -> 
     )
     journal.add_failure("net-1", "llvm", earlier[3].id, Failure(FailureKind.CRASH, "SIGSEGV"))
     first = journal.job("net-1")
+    for _ in range(2):
+        note_between(journal, first.id, "llvm", 1000)
+    assert [event["kind"] for event in journal.events(first.id)].count("between") == 1
     assert known(journal, first, journal.targets("net-1")[0], 1000) == [], "no job knows its own"
     other_device = dataclasses.replace(device, sku="another processor")
     for number, (toolchain, where) in enumerate(
@@ -139,6 +142,7 @@ def test_results_of_earlier_jobs_are_known(journal: Journal, device: Device) -> 
         target = JobTarget("llvm", where.target, where, toolchain)
         journal.add_job(later, [target])
         journal.add_tasks(later.id, "llvm", [task])
+        note_between(journal, later.id, "llvm", 1500)
         found = known(journal, later, target, 1500)
         if number:
             assert found == [], "another toolchain, another kind of device"

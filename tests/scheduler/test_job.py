@@ -131,9 +131,10 @@ def test_the_artifact_is_whole_and_runs(farm: dict[str, Any]) -> None:
     assert manifest["target"]["kind"] == "llvm"
     assert "can run it" in tunefarm("artifacts", "inspect", path, **env).out
     placed = json.loads(open_bundle(Path(path)).read("evidence/in_place.json"))
-    called = {kernel["workload"] for kernel in manifest["kernels"]}
-    assert set(placed["kernels"]) <= called, "the runtime may reshape without a kernel"
-    assert len(placed["kernels"]) > len(called) / 2
+    names = {kernel["workload"]: kernel["name"] for kernel in manifest["kernels"]}
+    assert set(placed["kernels"]) <= set(names)
+    missing = set(names) - set(placed["kernels"])
+    assert all("reshape" in names[one] for one in missing), "only these the runtime does itself"
     assert min(placed["kernels"].values()) >= 0
     assert 0 < sum(placed["kernels"].values()) < 10 * placed["model_s"]
     assert 0 <= placed["outside"] < 1
@@ -289,8 +290,24 @@ def test_what_is_known_is_not_tuned_again(farm: dict[str, Any]) -> None:
     row = again.json["targets"]["llvm"]
     assert row["candidates"] < 10, "what failed before may be tried again, what was measured not"
     assert row["verdict"] == "FASTER"
-    # Of a machine that runs whole processes at half speed, and both sides of a ratio.
-    assert row["speedup"] > 0.25 * farm["done"].json["targets"]["llvm"]["speedup"]
+    # By its kernels, which wait for the gauge: whole processes may run at half their speed here.
+    assert kernels_s(farm["home"], again.json["job"]) < 2 * kernels_s(
+        farm["home"], farm["done"].json["job"]
+    )
+
+
+def kernels_s(home: Home, job: str) -> float:
+    """Seconds of an inference in the kernels of a job, in its held-out runs."""
+    journal = Journal(home)
+    verdicts = journal.verdicts(job, "llvm")
+    total = sum(
+        task["weight"] * min(row["tuned_s"] or row["base_s"], row["base_s"])
+        for task in journal.tasks(job, "llvm")
+        if (row := verdicts[task["task"]])["base_s"]
+    )
+    journal.close()
+    assert total > 0
+    return total
 
 
 def test_nothing_is_left_running(farm: dict[str, Any]) -> None:

@@ -1,0 +1,30 @@
+"""What a kernel is known to need."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunefarm.frontend.program import TensorSpec, TuningTask
+
+
+def task(image: tuple[int, ...], filters: tuple[int, ...], result: tuple[int, ...]) -> TuningTask:
+    args = tuple(TensorSpec("a", shape, "float32") for shape in (image, filters, result))
+    return TuningTask("k", "conv2d", ("f",), 1, 600.0, 1, args, (1,))
+
+
+@pytest.mark.parametrize(
+    ("image", "filters", "result", "flops"),
+    [
+        ((1, 14, 14, 16), (3, 3, 16, 32), (1, 14, 14, 32), 100.0),
+        ((1, 14, 14, 16), (5, 5, 8, 32), (1, 10, 10, 32), 100.0),
+        ((1, 14, 14, 16), (3, 3, 16, 32), (1, 7, 7, 32), 600.0),
+        ((1, 14, 14, 16), (1, 1, 16, 32), (1, 14, 14, 32), 600.0),
+        ((1, 14, 14, 16), (3, 3, 1, 16), (1, 14, 14, 16), 600.0),
+        ((1, 64), (64, 40), (1, 40), 600.0),
+    ],
+    ids=["same", "valid", "strided", "one tap", "depthwise", "dense"],
+)
+def test_minimal_filtering_counts_where_it_fits(
+    image: tuple[int, ...], filters: tuple[int, ...], result: tuple[int, ...], flops: float
+) -> None:
+    assert task(image, filters, result).fewest_flops == flops
