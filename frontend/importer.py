@@ -19,6 +19,7 @@ import onnx
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
+from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
 from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
 from tunefarm.frontend.onnx_passes import PASSES, Graph
 from tunefarm.frontend.pass_log import PassLog
@@ -126,7 +127,7 @@ def run_import(request: ImportRequest) -> None:
         )
     original = model.SerializeToString()
     graph = Graph(model)
-    for graph_pass in PASSES:
+    for graph_pass in (*PASSES, shuffles_after_depthwise):
         started, before = time.perf_counter(), len(graph.nodes)
         graph_pass(graph)
         log.note(f"onnx.{graph_pass.__name__}", started, f"{before} to {len(graph.nodes)} nodes")
@@ -134,7 +135,7 @@ def run_import(request: ImportRequest) -> None:
     inputs = input_specs(model)
     _check_inputs(inputs)
 
-    from tunefarm.frontend import relax_passes
+    from tunefarm.frontend import relax_layout, relax_passes
 
     module = relax_passes.from_onnx(model, log)
     temporary = request.directory.with_name(f".{request.directory.name}.{os.getpid()}")
@@ -145,7 +146,7 @@ def run_import(request: ImportRequest) -> None:
         module = relax_passes.simplify(module, request.target, log)
         baseline = relax_passes.lower(module, request.target, log, "baseline")
         relax_passes.save(baseline, temporary / "baseline.json")
-        module, layout = relax_passes.convert_layout(module, request.target, log)
+        module, layout = relax_layout.convert_layout(module, request.target, log)
         module = relax_passes.fast_math(module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
         module = relax_passes.cheapen(module, log)

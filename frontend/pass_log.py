@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
+
+from tunefarm.devices.target import Target
 
 
 class PassLog:
@@ -24,3 +27,15 @@ class PassLog:
             {"order": order, "pass": name, "seconds": seconds, "detail": detail}
             for order, (name, seconds, detail) in enumerate(self._notes)
         ]
+
+
+def run_passes(module: Any, passes: Sequence[Any], target: Target, log: PassLog, stage: str) -> Any:
+    """The module after TVM's `passes`, each of them noted in `log`."""
+    import tvm
+
+    with tvm.target.Target(target.tvm):
+        for one in passes:
+            started = time.perf_counter()
+            module = one(module)
+            log.note(f"relax.{one.info.name}", started, stage)
+    return module

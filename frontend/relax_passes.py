@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import UnsupportedModel, last_line
-from tunefarm.frontend.pass_log import PassLog
+from tunefarm.frontend.pass_log import PassLog, run_passes
 from tunefarm.frontend.program import TensorSpec, TuningTask
 from tunefarm.frontend.tir import (
     argument_specs,
@@ -47,64 +46,13 @@ def from_onnx(model: onnx.ModelProto, log: PassLog) -> tvm.IRModule:
     return module
 
 
-def _run(
-    module: tvm.IRModule, passes: Sequence[Any], target: Target, log: PassLog, stage: str
-) -> Any:
-    with tvm.target.Target(target.tvm):
-        for one in passes:
-            started = time.perf_counter()
-            module = one(module)
-            log.note(f"relax.{one.info.name}", started, stage)
-    return module
-
-
 def simplify(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
     passes = [
         transform.DecomposeOpsForInference(),
         transform.CanonicalizeBindings(),
         transform.FoldConstant(),
     ]
-    return _run(module, passes, target, log, "simplify")
-
-
-def convert_layout(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[tvm.IRModule, str]:
-    """Channels last, where that takes no more than a transpose at either end of the network.
-
-    On CPUs the channels-last kernels of a 3x3 convolution reach 1.5 times the throughput of the
-    channels-first ones; networks on which the conversion leaves transposes inside keep theirs.
-    """
-    before = _transposes(module)
-    passes = [
-        transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
-        transform.CanonicalizeBindings(),
-        transform.FoldConstant(),
-    ]
-    scratch = PassLog()
-    try:
-        converted = _run(module, passes, target, scratch, "layout")
-    except Exception as error:
-        log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {last_line(error)}")
-        return module, "NCHW"
-    added = _transposes(converted) - before
-    inputs, outputs = len(converted["main"].params), 1
-    if added > inputs + outputs:
-        log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {added} transposes")
-        return module, "NCHW"
-    log.extend(scratch)
-    return converted, "NHWC"
-
-
-def _transposes(module: tvm.IRModule) -> int:
-    count = 0
-
-    def visit(node: Any) -> None:
-        nonlocal count
-        is_call = isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op)
-        if is_call and node.op.name in ("relax.permute_dims", "relax.layout_transform"):
-            count += 1
-
-    relax.analysis.post_order_visit(module["main"], visit)
-    return count
+    return run_passes(module, passes, target, log, "simplify")
 
 
 def lower(module: tvm.IRModule, target: Target, log: PassLog, stage: str) -> tvm.IRModule:
@@ -118,13 +66,13 @@ def lower(module: tvm.IRModule, target: Target, log: PassLog, stage: str) -> tvm
         transform.DeadCodeElimination(),
         transform.AttachAttrLayoutFreeBuffers(),
     ]
-    return _run(module, passes, target, log, stage)
+    return run_passes(module, passes, target, log, stage)
 
 
 def fast_math(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
     """Exponentials and their kin as polynomials, in vectors: the library's are called once for
     every element. The largest relative error seen was 4e-7 (`docs/benchmarks.md`)."""
-    return _run(module, [transform.FastMathTransform()], target, log, "fast math")
+    return run_passes(module, [transform.FastMathTransform()], target, log, "fast math")
 
 
 def cheapen(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:

@@ -137,19 +137,22 @@ def _noted(trace: str, key: str) -> str | None:
 
 
 def rewritten(workload: Any, algorithm: str | None) -> Any:
-    """The kernel computed by another algorithm, such as ``winograd 4``; None leaves it.
+    """The kernel computed by another algorithm, such as ``winograd 4`` or ``filled 16``; None
+    leaves it.
 
     Raises:
         ValueError: an algorithm that is not known, or that does not fit the kernel.
     """
     if algorithm is None:
         return workload
+    from tunefarm.search.filling import filled
     from tunefarm.search.winograd import winograd
 
     name, _, size = algorithm.partition(" ")
-    if name != "winograd" or not size.isdigit():
+    known = {"winograd": winograd, "filled": filled}
+    if name not in known or not size.isdigit():
         raise ValueError(f"no algorithm {algorithm!r} is known")
-    return winograd(workload, int(size))
+    return known[name](workload, int(size))
 
 
 @lru_cache(maxsize=4)

@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 from tvm.ir.expr import TensorLoad, Var
-from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
-from tvm_ffi import structural_equal, structural_map, structural_walk
+from tvm_ffi import structural_map, structural_walk
 
 from tunefarm.search.cook_toom import Matrix, filtering
-from tunefarm.search.spaces.form import Reduction, Stage, reduction_of
+from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
+from tunefarm.search.splice import spliced
 
 TAPS = (3, 5)
 """Sides of the filters for which it pays."""
@@ -87,7 +86,7 @@ def convolution_of(workload: Any) -> Convolution | None:
     if form.extent(k) % (image[3] // channels):
         return None
     found = Convolution(form, image, taps, form.extent(k), channels)
-    return found if _reads_as(found) and _sums_from_zero(form.block) else None
+    return found if _reads_as(found) and sums_from_zero(form.block) else None
 
 
 def _reads_as(convolution: Convolution) -> bool:
@@ -107,19 +106,6 @@ def _reads_as(convolution: Convolution) -> bool:
     return all(
         known.can_prove_equal(index, wanted)
         for index, wanted in zip(load.indices, (n, y + r, x + s, channel), strict=True)
-    )
-
-
-def _sums_from_zero(block: Stage) -> bool:
-    """Whether it adds to its own result, which begins with nothing."""
-    store, first = block.node.body, block.node.init
-    own = store.value.a
-    return (
-        isinstance(own, TensorLoad)
-        and own.source.same_as(store.buffer)
-        and structural_equal(list(own.indices), list(store.indices))
-        and isinstance(first, tirx.BufferStore)
-        and float(getattr(first.value, "value", 1.0)) == 0.0
     )
 
 
@@ -155,26 +141,7 @@ def filtered(workload: Any, convolution: Convolution, size: int) -> Any:
         return variable
 
     stages = structural_map(made.body, (Var, buffer)).block
-    root = function.body.block
-    text: list[Any] = []
-    for statement in root.body.seq if isinstance(root.body, tirx.SeqStmt) else [root.body]:
-        text += list(stages.body.seq) if _holds(statement, block.name) else [statement]
-    rewritten = SBlock(
-        [],
-        [],
-        [],
-        "root",
-        tirx.SeqStmt(text),
-        alloc_buffers=[*root.alloc_buffers, *stages.alloc_buffers],
-    )
-    body = SBlockRealize([], tirx.const(True, "bool"), rewritten)
-    return tvm.IRModule({"main": function.with_body(body)})
-
-
-def _holds(statement: Any, block: str) -> bool:
-    names: list[str] = []
-    structural_walk(statement, (SBlock, lambda node: names.append(node.name_hint)))
-    return block in names
+    return spliced(function, {block.name: stages.body.seq}, stages.alloc_buffers)
 
 
 def _stages(convolution: Convolution, size: int) -> Any:

@@ -146,6 +146,36 @@ def convolutions(path: Path) -> Path:
     return _save(path, nodes, [("x", [2, 16, 13, 11])], [("y", [2, 32, 11, 9])], constants)
 
 
+def shuffled(path: Path) -> Path:
+    """Grouped convolutions with a channel shuffle and a depthwise convolution between them, and
+    groups of 20 and of 18 filters, which no good vector divides."""
+    rng = np.random.default_rng(0)
+
+    def weights(*shape: int) -> np.ndarray:
+        return rng.normal(0, 0.3, shape).astype(np.float32)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], group=2),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Reshape", ["r1", "apart"], ["s1"]),
+        helper.make_node("Transpose", ["s1"], ["s2"], perm=[0, 2, 1, 3, 4]),
+        helper.make_node("Reshape", ["s2", "together"], ["s3"]),
+        helper.make_node(
+            "Conv", ["s3", "w2", "b2"], ["c2"], group=40, strides=[2, 2], pads=[1, 1, 1, 1]
+        ),
+        helper.make_node("Conv", ["c2", "w3"], ["c3"], group=2),
+        helper.make_node("Conv", ["c3", "w4", "b4"], ["c4"], group=2, pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c4"], ["y"]),
+    ]
+    constants = [
+        *(("w1", weights(40, 8, 1, 1)), ("b1", weights(40)), ("w2", weights(40, 1, 3, 3))),
+        *(("b2", weights(40)), ("w3", weights(40, 20, 1, 1))),
+        *(("w4", weights(36, 20, 3, 3)), ("b4", weights(36))),
+        *(("apart", np.array([0, 2, 20, 9, -1])), ("together", np.array([1, 40, 9, 9]))),
+    ]
+    return _save(path, nodes, [("x", [1, 16, 9, 9])], [("y", [1, 36, 5, 5])], constants)
+
+
 def normalised(path: Path) -> Path:
     """A local response normalisation: a power of three quarters."""
     node = helper.make_node("LRN", ["x"], ["y"], size=5, alpha=0.1, beta=0.75)

@@ -264,6 +264,19 @@ def _terms(node: Any) -> tuple[list[Any], bool]:
     return (read, True) if product else (read[:1] if len(read) == 1 else [], False)
 
 
+def sums_from_zero(block: Stage) -> bool:
+    """Whether it adds to its own result, which begins with nothing."""
+    store, first = block.node.body, block.node.init
+    own = store.value.a
+    return (
+        isinstance(own, TensorLoad)
+        and own.source.same_as(store.buffer)
+        and structural_equal(list(own.indices), list(store.indices))
+        and isinstance(first, tirx.BufferStore)
+        and float(getattr(first.value, "value", 1.0)) == 0.0
+    )
+
+
 def _free_buffers(function: Any) -> frozenset[str]:
     return frozenset(function.params[place].name for place in free_arguments(function))
 

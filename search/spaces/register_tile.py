@@ -20,11 +20,14 @@ from functools import cached_property
 from math import log2
 from typing import Any
 
+from tvm.ir.expr import TensorLoad
+
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
+from tunefarm.search.filling import WEIGHTS, fillable, filled
 from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.family import in_words, realised
-from tunefarm.search.spaces.form import Reduction, reduction_of
+from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
 from tunefarm.search.spaces.tile import Before, Tile, divisors, longest, tile_counts, tiled_rows
 from tunefarm.search.spaces.tile_estimate import estimate, tile_figures
@@ -35,10 +38,27 @@ UNROLLED_LIMIT = 64
 
 
 class RegisterTileSpace:
-    """Every tile of one reduction that fits the registers."""
+    """Every tile of one reduction that fits the registers.
 
-    def __init__(self, workload: Any, target: Target, form: Reduction) -> None:
+    Args:
+        family: its name.
+        algorithm: how the kernel was rewritten (`replay.rewritten`), "" where it was not.
+        maker: of a rewritten kernel, the stage that makes the vector operand; "" for none.
+    """
+
+    def __init__(
+        self,
+        workload: Any,
+        target: Target,
+        form: Reduction,
+        family: str = "register-tile",
+        algorithm: str = "",
+        maker: str = "",
+    ) -> None:
         self._workload = workload
+        self._family = family
+        self._algorithm = algorithm
+        self._maker = maker
         self._form = form
         self._hardware = hardware(target)
         self._tiles = register_tiles(form, self._hardware)
@@ -105,11 +125,17 @@ class RegisterTileSpace:
             return None
         return realised(
             self._workload,
-            lambda schedule: schedule_tile(schedule, self._form, tile),
+            lambda schedule: self._schedule(schedule, tile),
             Point(0, values),
-            in_words("register-tile", tile),
+            in_words(self._family, tile),
             self._described(tile),
         )
+
+    def _schedule(self, schedule: Any, tile: Tile) -> None:
+        if self._algorithm:
+            replay.mark_algorithm(schedule, self._algorithm)
+        maker = schedule.get_sblock(self._maker) if self._maker else None
+        schedule_tile(schedule, self._form, tile, maker)
 
     def describe(self, point: Point) -> Description | None:
         tile = self._tile(point.values)
@@ -117,7 +143,7 @@ class RegisterTileSpace:
 
     def _described(self, tile: Tile) -> Description:
         figures = tile_figures(self._form, tile, self._hardware)
-        return Description("register-tile", (*figures, *_coordinates(tile)))
+        return Description(self._family, (*figures, *_coordinates(tile)))
 
     def locate(self, trace: str) -> Point | None:
         note = replay.completed_by(trace)
@@ -126,9 +152,7 @@ class RegisterTileSpace:
     @cached_property
     def _by_note(self) -> dict[str, Point]:
         points = (one.point for one in self.modelled())
-        return {
-            in_words("register-tile", tile): p for p in points if (tile := self._tile(p.values))
-        }
+        return {in_words(self._family, tile): p for p in points if (tile := self._tile(p.values))}
 
 
 def _coordinates(tile: Tile) -> tuple[float, ...]:
@@ -146,6 +170,23 @@ def register_tile_space(workload: Any, target: Target) -> RegisterTileSpace | No
     if form is None or not register_tiles(form, hardware(target)) or not pack_choices(form):
         return None
     return RegisterTileSpace(workload, target, form)
+
+
+def filled_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None:
+    """The space of `workload` with its groups of columns filled up to whole vectors, None where
+    they need not or cannot be."""
+    if target.kind != "llvm":
+        return None
+    machine, form = hardware(target), reduction_of(workload)
+    if form is None or not fillable(form, machine.lanes):
+        return None
+    rewritten = filled(workload, machine.lanes)
+    *before, _weights, product, store = stages_of(rewritten)
+    made = reduction_at(product, frozenset({WEIGHTS}), before, (store,))
+    if made is None or not register_tiles(made, machine):
+        return None
+    algorithm = f"filled {machine.lanes}"
+    return RegisterTileSpace(rewritten, target, made, "filled-tile", algorithm, WEIGHTS)
 
 
 def register_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int, int, int]]:
@@ -213,10 +254,11 @@ def before_choices(form: Reduction) -> list[Before]:
     """Where the stages before the reduction may be computed."""
     if not form.before:
         return [Before.APART]
-    # An element that every column uses is not computed at each use.
+    # An element that every column uses is not computed at each use, but may be read elsewhere.
     reused = form.product and form.other is not None and form.other.strides[form.column] == 0
     branches = any(stage.branches for stage in form.before)
-    return [Before.APART, Before.LOCAL] if reused or branches else list(Before)
+    moves = all(isinstance(stage.node.body.value, TensorLoad) for stage in form.before)
+    return [Before.APART, Before.LOCAL] if branches or (reused and not moves) else list(Before)
 
 
 def pack_choices(form: Reduction) -> list[bool]:

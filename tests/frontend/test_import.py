@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import models
@@ -88,3 +89,26 @@ def test_a_power_that_roots_make_is_none(tmp_path: Path) -> None:
     texts = [program.workload(task.id).read_text() for task in program.tasks]
     assert any("sqrt" in text for text in texts)
     assert not any(".pow" in text for text in texts)
+
+
+def test_a_channel_shuffle_is_read_where_it_lies(tmp_path: Path) -> None:
+    """By the grouped convolution after it: channels last, without a kernel of its own."""
+    import onnxruntime
+    import tvm
+    from tvm import relax
+
+    path = models.shuffled(tmp_path / "m.onnx")
+    program = import_model(ImportRequest(path, tmp_path / "program", TARGET))
+    passes = {one["pass"]: one["detail"] for one in program.evidence["passes"]}
+    assert program.evidence["layout"] == "NHWC"
+    assert passes["relax.absorb_shuffles"] == "channel shuffles absorbed: 1"
+    assert sorted(task.name for task in program.tasks) == [
+        *("conv2d_add", "conv2d_add_relu", "conv2d_add_relu"),
+        *("shuffle_conv2d", "transpose", "transpose"),
+    ]
+    x = np.random.default_rng(0).normal(size=(1, 16, 9, 9)).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    module = tvm.ir.load_json((tmp_path / "program" / "program.json").read_text())
+    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+    got = machine["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)

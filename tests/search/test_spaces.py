@@ -25,9 +25,9 @@ pytestmark = pytest.mark.tvm
 PROTOCOL = Protocol()
 POINTS = 4
 FAMILIES = {
-    "matmul": "register-tile",
-    "dense": "register-tile",
-    "conv2d": ("register-tile", "winograd"),
+    "matmul": ("register-tile", "filled-tile"),
+    "dense": ("register-tile", "filled-tile"),
+    "conv2d": ("register-tile", "filled-tile", "winograd"),
     "max_pool2d": "register-tile",
     "fast_softmax": "rowwise",
     "layer_norm": "rowwise",
@@ -176,6 +176,37 @@ def test_convolutions_by_minimal_filtering_are_right(target, workers, tmp_path: 
                 assert library.prepack is not None, "filters are transformed when they are packed"
     assert taps == {3: set(SIZES), 5: {2, 4}}
     assert groups == {1, 2}
+
+
+def test_groups_filled_up_to_whole_vectors_are_right(target, workers, tmp_path: Path) -> None:
+    """With and without stages before and after them, wherever those before are computed."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.hardware import hardware
+    from tunefarm.search.spaces.register_tile import filled_tile_space
+    from tunefarm.search.spaces.tile import Before
+
+    program = imported(tmp_path, models.shuffled(tmp_path / "shuffled.onnx"), target)
+    lanes = hardware(target).lanes
+    seen: set[tuple[str, str]] = set()
+    for task in program.tasks:
+        bench = Bench(program, task, target, workers, tmp_path)
+        space = filled_tile_space(bench.workload, target)
+        if space is None:
+            continue
+        known = sorted(space.modelled(), key=lambda one: one.seconds)
+        picked = [known[0], known[-1], *random.Random(0).sample(known, 6)]
+        for number, one in enumerate(picked):
+            proposal = space.realise(one.point, number)
+            assert proposal is not None, (task.name, one.point)
+            assert space.locate(proposal.trace) == one.point
+            note = replay.completed_by(proposal.trace) or ""
+            assert note.startswith("filled-tile")
+            library = bench.check(proposal, str(number))
+            assert library.prepack is not None, "weights are filled up when they are packed"
+            seen.add((task.name, note.rpartition("before=")[2]))
+    if lanes > 4:  # vectors of four divide 20 and 36
+        assert {name for name, _ in seen} >= {"conv2d_add_relu", "shuffle_conv2d"}
+        assert {before for _, before in seen} == {*Before}
 
 
 def test_rows_that_no_vector_divides_have_odd_ones(kernels: Program, target) -> None:

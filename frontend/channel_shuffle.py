@@ -1,0 +1,168 @@
+"""Channel shuffles, which stand between grouped convolutions, moved to where they cost nothing.
+
+A shuffle before a depthwise convolution is a shuffle after it, of a convolution whose filters are
+permuted. After it, what follows is most often a grouped 1x1 convolution, which reads its channels
+one by one: in an order of its own as well as in the tensor's (`relax_layout.absorb_shuffles`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from tunefarm.frontend.onnx_passes import Graph
+
+Shape = tuple[int, ...]
+
+
+def channel_permutation(
+    positions: NDArray[np.int64], shape: Shape, axis: int
+) -> NDArray[np.int64] | None:
+    """Where each channel comes from, if a rearrangement moves whole channels; else None.
+
+    Args:
+        positions: for every element of the result, its flat position in the source.
+        shape: of both.
+        axis: of the channels.
+    """
+    if positions.shape != shape:
+        return None
+    source = np.arange(positions.size).reshape(shape)
+    first = tuple(slice(None) if place == axis else 0 for place in range(len(shape)))
+    stride = int(np.prod(shape[axis + 1 :], dtype=np.int64))
+    permutation = positions[first] // stride % shape[axis]
+    return permutation if np.array_equal(source.take(permutation, axis), positions) else None
+
+
+def shuffled_groups(permutation: NDArray[np.int64]) -> int | None:
+    """The number of groups G of a channel shuffle: channel c of the result is channel
+    `c % G * (C // G) + c // G` of the source. None where the permutation is no shuffle, 1 where it
+    moves nothing."""
+    channels = np.arange(permutation.size)
+    for groups in range(1, permutation.size + 1):
+        if permutation.size % groups == 0 and np.array_equal(
+            permutation, channels % groups * (permutation.size // groups) + channels // groups
+        ):
+            return groups
+    return None
+
+
+def shuffles_after_depthwise(graph: Graph) -> None:
+    """A shuffle before a depthwise convolution is done after it instead."""
+    shapes = _shapes(graph)
+    producers = {name: node for node in graph.nodes for name in node.output}
+    used = graph.uses()
+    after: dict[str, list[onnx.NodeProto]] = {}
+    gone: set[str] = set()
+    for node in graph.nodes:
+        result = shapes.get(node.output[0])
+        if result is None or not _is_depthwise(graph, node) or node.output[0] in graph.outputs:
+            continue
+        chain = _chain(producers, used, graph, node.input[0])
+        source = chain[0].input[0] if chain else ""
+        groups = _groups(chain, graph, shapes.get(source))
+        if groups is None:
+            continue
+        gone.update(one.output[0] for one in chain)
+        _permute_filters(graph, node, groups)
+        node.input[0] = source
+        name = node.output[0]
+        node.output[0] = f"{name}::unshuffled"
+        after[node.output[0]] = _shuffle_nodes(graph, node.output[0], name, result, groups)
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.nodes:
+        if node.output[0] not in gone:
+            nodes += [node, *after.get(node.output[0], ())]
+    graph.nodes = nodes
+
+
+def _shapes(graph: Graph) -> dict[str, Shape]:
+    """Of every value whose shape is known."""
+    inferred = onnx.shape_inference.infer_shapes(graph.store()).graph
+    found = {}
+    for value in [*inferred.value_info, *inferred.input, *inferred.output]:
+        dims = value.type.tensor_type.shape.dim
+        if dims and all(dim.HasField("dim_value") for dim in dims):
+            found[value.name] = tuple(int(dim.dim_value) for dim in dims)
+    return found
+
+
+def _is_depthwise(graph: Graph, node: onnx.NodeProto) -> bool:
+    if node.op_type != "Conv" or not all(name in graph.constants for name in node.input[1:]):
+        return False
+    filters = graph.constants[node.input[1]]
+    groups = next((a.i for a in node.attribute if a.name == "group"), 1)
+    return bool(groups > 1 and groups == filters.shape[0] and filters.shape[1] == 1)
+
+
+def _chain(
+    producers: dict[str, onnx.NodeProto], used: dict[str, int], graph: Graph, name: str
+) -> list[onnx.NodeProto]:
+    """The reshapes and transposes that alone make `name`, first one first."""
+    chain: list[onnx.NodeProto] = []
+    while (
+        (node := producers.get(name)) is not None
+        and used[name] == 1
+        and (
+            node.op_type == "Transpose"
+            or (node.op_type == "Reshape" and node.input[1] in graph.constants)
+        )
+    ):
+        chain.insert(0, node)
+        name = node.input[0]
+    return chain
+
+
+def _groups(chain: Sequence[onnx.NodeProto], graph: Graph, shape: Shape | None) -> int | None:
+    """Of the channel shuffle that `chain` makes of a (N, C, H, W) tensor; None where it is none."""
+    if not chain or shape is None or len(shape) != 4:
+        return None
+    moved = np.arange(np.prod(shape)).reshape(shape)
+    for node in chain:
+        if node.op_type == "Reshape":
+            if any(a.name == "allowzero" and a.i for a in node.attribute):
+                return None
+            sizes = graph.constants[node.input[1]].tolist()
+            moved = moved.reshape([s or moved.shape[i] for i, s in enumerate(sizes)])
+        else:
+            order = next((list(a.ints) for a in node.attribute if a.name == "perm"), None)
+            moved = moved.transpose(order)
+    permutation = channel_permutation(moved, shape, 1)
+    groups = shuffled_groups(permutation) if permutation is not None else None
+    return groups if groups != 1 else None
+
+
+def _permute_filters(graph: Graph, node: onnx.NodeProto, groups: int) -> None:
+    """Let the convolution do before the shuffle what it did after it."""
+    for place in range(1, len(node.input)):
+        old = graph.constants[node.input[place]]
+        new = np.empty_like(old)
+        channels = np.arange(len(old))
+        new[channels % groups * (len(old) // groups) + channels // groups] = old
+        name = f"{node.output[0]}::permuted{place}"
+        graph.constants[name] = new
+        node.input[place] = name
+
+
+def _shuffle_nodes(
+    graph: Graph, source: str, result: str, shape: Shape, groups: int
+) -> list[onnx.NodeProto]:
+    batch, channels, *image = shape
+    sizes = {
+        f"{result}::groups": (batch, groups, channels // groups, *image),
+        f"{result}::channels": shape,
+    }
+    for name, values in sizes.items():
+        graph.constants[name] = np.array(values, np.int64)
+    apart, together = sizes
+    return [
+        helper.make_node("Reshape", [source, apart], [f"{result}::apart"]),
+        helper.make_node(
+            "Transpose", [f"{result}::apart"], [f"{result}::shuffled"], perm=[0, 2, 1, 3, 4]
+        ),
+        helper.make_node("Reshape", [f"{result}::shuffled", together], [result]),
+    ]

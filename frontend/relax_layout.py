@@ -1,0 +1,151 @@
+"""The layout that a network is computed in: channels last where nothing stands in the way."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te, topi
+from tvm.relax import transform
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunefarm.devices.target import Target
+from tunefarm.errors import last_line
+from tunefarm.frontend.channel_shuffle import channel_permutation, shuffled_groups
+from tunefarm.frontend.pass_log import PassLog, run_passes
+
+
+def convert_layout(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[tvm.IRModule, str]:
+    """Channels last, where that takes no more than a transpose at either end of the network.
+
+    On CPUs the channels-last kernels of a 3x3 convolution reach 1.5 times the throughput of the
+    channels-first ones, those of a depthwise one five times; networks on which the conversion
+    leaves transposes inside keep theirs.
+    """
+    before = _transposes(module)
+    passes = [
+        transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
+        transform.CanonicalizeBindings(),
+        transform.FoldConstant(),
+    ]
+    scratch = PassLog()
+    try:
+        converted = run_passes(module, passes, target, scratch, "layout")
+    except Exception as error:
+        log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {last_line(error)}")
+        return module, "NCHW"
+    converted = absorb_shuffles(converted, scratch)
+    added = _transposes(converted) - before
+    inputs, outputs = len(converted["main"].params), 1
+    if added > inputs + outputs:
+        log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {added} transposes")
+        return module, "NCHW"
+    log.extend(scratch)
+    return converted, "NHWC"
+
+
+def _transposes(module: tvm.IRModule) -> int:
+    count = 0
+
+    def visit(node: Any) -> None:
+        nonlocal count
+        count += _is(node, "relax.permute_dims", "relax.layout_transform")
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    return count
+
+
+def _is(node: Any, *names: str) -> bool:
+    operator = isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op)
+    return operator and node.op.name in names
+
+
+def absorb_shuffles(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:
+    """Grouped convolutions read shuffled channels where they lie: one kernel instead of two, and
+    the search decides where the order changes."""
+    started = time.perf_counter()
+    rewriter = _Absorber(module)
+    rewritten = rewriter.visit_expr(module["main"])
+    if rewriter.absorbed:
+        rewriter.builder_.update_func(module.get_global_var("main"), rewritten)
+        module = transform.DeadCodeElimination()(rewriter.builder_.get())
+    log.note("relax.absorb_shuffles", started, f"channel shuffles absorbed: {rewriter.absorbed}")
+    return module
+
+
+@mutator
+class _Absorber(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, module: tvm.IRModule) -> None:
+        super().__init__(module)
+        self.absorbed = 0
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        if not _is(call, "relax.nn.conv2d") or str(call.attrs.data_layout) != "NHWC":
+            return call
+        if int(call.attrs.groups) == 1:
+            return call
+        source, groups = self._shuffled(call.args[0])
+        if groups in (None, 1):
+            return call
+        self.absorbed += 1
+        return self.builder_.call_te(
+            _shuffled_convolution,
+            source,
+            call.args[1],
+            call.attrs,
+            groups,
+            primfunc_name_hint="shuffle_conv2d",
+        )
+
+    def _shuffled(self, data: Any) -> tuple[Any, int | None]:
+        """What `data` is a rearrangement of, and the groups of the channel shuffle that it is."""
+        chain: list[Any] = []
+        shape = _shape(data)
+        while isinstance(data, relax.Var):
+            made = self.lookup_binding(data)
+            if not _is(made, "relax.permute_dims", "relax.reshape"):
+                break
+            chain.insert(0, made)
+            data = made.args[0]
+        if not chain or shape is None or _shape(data) != shape:
+            return data, None
+        moved = np.arange(np.prod(shape)).reshape(shape)
+        for made in chain:
+            if _is(made, "relax.reshape"):
+                moved = moved.reshape([int(size) for size in made.ty.shape])
+            else:
+                axes = made.attrs.axes
+                moved = moved.transpose(None if axes is None else [int(axis) for axis in axes])
+        permutation = channel_permutation(moved, shape, len(shape) - 1)
+        return data, None if permutation is None else shuffled_groups(permutation)
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    try:
+        return tuple(int(size) for size in value.ty.shape)
+    except (AttributeError, TypeError):
+        return None
+
+
+def _shuffled_convolution(data: Any, weights: Any, attributes: Any, groups: int) -> Any:
+    """A convolution of the (N, H, W, C) tensor of which channel c is `data`'s channel
+    c % groups * (C // groups) + c // groups."""
+    each = int(data.shape[3]) // groups
+    shuffled = te.compute(
+        data.shape,
+        lambda n, y, x, c: data[n, y, x, c % groups * each + c // groups],
+        name="shuffle",
+    )
+    return topi.nn.conv(
+        shuffled,
+        weights,
+        [int(step) for step in attributes.strides],
+        [int(size) for size in attributes.padding],
+        [int(step) for step in attributes.dilation],
+        int(attributes.groups),
+        "NHWC",
+        "HWIO",
+    )

@@ -1,0 +1,163 @@
+"""Groups of columns filled up to whole vectors, where no good vector divides them.
+
+A grouped convolution with 68 filters a group takes vectors of four: a third of what the processor
+does in vectors of sixteen. With twelve filters of zeros beside them it takes five of those. They
+are added to the weights when those are packed; their results are computed, and never stored.
+
+As in `winograd`, this is another text of the same kernel; a schedule of it follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import te, tirx
+from tvm.ir.expr import TensorLoad, Var
+from tvm.s_tir import SBlock
+from tvm_ffi import structural_map, structural_walk
+
+from tunefarm.search import replay
+from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
+from tunefarm.search.splice import spliced
+
+WEIGHTS, PRODUCT, STORE = "filled_weights", "filled_product", "filled_store"
+"""Names of the stages that `filled` makes, in the order of the text."""
+
+
+def filled(workload: Any, lanes: int) -> Any:
+    """`workload` rewritten, the columns of a group filled up to a multiple of `lanes`; its
+    arguments and the stages before the reduction stay as they are.
+
+    Raises:
+        ValueError: its columns cannot be filled, or need not be.
+    """
+    whole = reduction_of(workload)
+    if whole is None or not fillable(whole, lanes):
+        raise ValueError(f"no groups of columns that could be filled up to vectors of {lanes}")
+    workload, form = _inlined(workload, whole)
+    made = _stages(form, lanes)
+    sources = {region.source.name: region.source for region in form.block.node.reads}
+    assert form.other is not None
+    theirs = (sources[form.other.buffer], sources[form.vector.buffer])
+    stages = _renamed(made.body, dict(zip(made.params, theirs, strict=False))).block
+    fill, product, store = stages.body.seq
+    guarded = structural_map(store, (SBlock, lambda block: _guarded(block, form, lanes)))
+    text = (fill, product, guarded)
+    if not form.after:
+        return spliced(workload["main"], {form.block.name: text}, stages.alloc_buffers)
+    (last,) = form.after
+    instead = {form.block.name: text, last.name: ()}
+    return spliced(workload["main"], instead, stages.alloc_buffers, form.block.writes)
+
+
+def fillable(form: Reduction, lanes: int) -> bool:
+    """Whether a group's columns fill more than half of a vector, and no whole number of them; and
+    its weights are constants, which can be filled beforehand."""
+    columns, vector = form.limits[form.column], form.vector
+    return (
+        form.product
+        and form.other is not None
+        and form.other.groups[form.column] in (0, columns)
+        and vector.free
+        and form.column in vector.plain
+        and all(axis is not None for axis in vector.plain)
+        and columns % lanes > 0
+        and 2 * columns > lanes
+        and form.extent(form.column) % columns == 0
+        and sums_from_zero(form.block)
+    )
+
+
+def _inlined(workload: Any, form: Reduction) -> tuple[Any, Reduction]:
+    """The kernel with at most one stage after its reduction."""
+    schedule = replay.new_schedule(workload, seed=1)
+    for stage in (*form.copies, *form.after[:-1]):
+        schedule.compute_inline(schedule.get_sblock(stage.name))
+    plain = reduction_of(schedule.mod)
+    assert plain is not None, "inlining leaves the reduction as it is"
+    return schedule.mod, plain
+
+
+def _stages(form: Reduction, lanes: int) -> Any:
+    """The stages as a function of the broadcast operand and the weights; the last one is a copy,
+    which `_guarded` makes the store that it is to be."""
+    columns, vector, other = form.limits[form.column], form.vector, form.other
+    assert other is not None
+    groups, whole = form.extent(form.column) // columns, -(-columns // lanes) * lanes
+    data = te.placeholder(other.shape, name="data")
+    weights = te.placeholder(vector.shape, name="weights")
+    column = vector.plain.index(form.column)
+    rest = [axis for axis in vector.plain if axis is not None and axis != form.column]
+
+    def fill(group: Any, *at: Any) -> Any:
+        *index, one = at
+        index.insert(column, group * columns + one)
+        return tirx.if_then_else(one < columns, weights(*index), tirx.const(0.0, "float32"))
+
+    filled_weights = te.compute(
+        (groups, *(form.extent(axis) for axis in rest), whole), fill, name=WEIGHTS
+    )
+    sums = {
+        axis: te.reduce_axis((0, form.extent(axis)), name=form.block.axes[axis].name)
+        for axis in form.reductions
+    }
+
+    def product(*at: Any) -> Any:
+        *spatial, group, one = at
+        values = {**dict(zip(form.spatial[:-1], spatial, strict=True)), **sums}
+        # All columns of a group read the same, those of zeros among them.
+        index = _indices(form, {**values, form.column: group * columns})
+        of_weights = filled_weights(group, *(values[axis] for axis in rest), one)
+        return te.sum(data(*index) * of_weights, list(sums.values()))
+
+    shape = (*(form.extent(axis) for axis in form.spatial[:-1]), groups, whole)
+    multiplied = te.compute(shape, product, name=PRODUCT)
+    stored = te.compute(shape, lambda *at: multiplied(*at), name=STORE)
+    return te.create_prim_func([data, weights, stored], index_dtype_override="int64")
+
+
+def _indices(form: Reduction, values: dict[int, Any]) -> list[Any]:
+    """Where the broadcast operand is read, for these values of the axes."""
+    assert form.other is not None
+    loads: list[Any] = []
+    structural_walk(form.block.node.body.value, (TensorLoad, loads.append))
+    (load,) = (one for one in loads if one.source.name == form.other.buffer)
+    axes = [variable.var for variable in form.block.node.iter_vars]
+    known = {axes[axis]: getattr(value, "var", value) for axis, value in values.items()}
+    return [_renamed(index, known) for index in load.indices]
+
+
+def _guarded(copy: Any, form: Reduction, lanes: int) -> Any:
+    """The copy of the product as the store of the result: what follows the reduction is applied,
+    and filled columns are left out; whole vectors of the others need no look at each element."""
+    columns = form.limits[form.column]
+    *spatial, group, one = (variable.var for variable in copy.iter_vars)
+    (product,) = copy.reads
+    kept = (form.after[-1] if form.after else form.block).node
+    axes = [v.var for v in kept.iter_vars if int(v.iter_type) != tirx.IterVar.CommReduce]
+    place = dict(zip(axes, [*spatial, group * columns + one], strict=True))
+
+    def of_product(load: Any) -> Any:
+        return copy.body.value if load.source.name == form.block.writes else load
+
+    store = kept.body
+    value = structural_map(store.value, (TensorLoad, of_product)) if form.after else copy.body.value
+    written = tirx.BufferStore(
+        store.buffer, _renamed(value, place), [_renamed(i, place) for i in store.indices]
+    )
+    alone = tirx.IfThenElse(one < columns, written, None)
+    body = tirx.IfThenElse(one // lanes < columns // lanes, written, alone)
+    others = [region for region in kept.reads if region.source.name != form.block.writes]
+    reads = [product, *(_renamed(region, place) for region in others if form.after)]
+    writes = [_renamed(region, place) for region in kept.writes]
+    return SBlock(copy.iter_vars, reads, writes, STORE, body)
+
+
+def _renamed(node: Any, names: dict[Any, Any]) -> Any:
+    def of(variable: Any) -> Any:
+        found = [new for old, new in names.items() if variable.same_as(old)]
+        return found[0] if found else variable
+
+    renamed: Callable[..., Any] = structural_map
+    return renamed(node, (Var, of))

@@ -1,0 +1,47 @@
+"""Another text in the place of some of a kernel's stages; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm_ffi import structural_walk
+
+
+def spliced(
+    function: Any, instead: Mapping[str, Sequence[Any]], buffers: Sequence[Any], unused: str = ""
+) -> Any:
+    """The module of `function` with other statements instead of the named stages'.
+
+    Args:
+        instead: by the name of a stage, the statements that take its place.
+        buffers: that those allocate.
+        unused: name of a buffer that is needed no longer.
+    """
+    root = function.body.block
+    text: list[Any] = []
+    for statement in root.body.seq if isinstance(root.body, tirx.SeqStmt) else [root.body]:
+        replaced = [new for name, new in instead.items() if _holds(statement, name)]
+        text += replaced[0] if replaced else [statement]
+    rewritten = SBlock(
+        [],
+        [],
+        [],
+        "root",
+        tirx.SeqStmt(text),
+        alloc_buffers=[
+            *(buffer for buffer in root.alloc_buffers if buffer.name != unused),
+            *buffers,
+        ],
+    )
+    body = SBlockRealize([], tirx.const(True, "bool"), rewritten)
+    return tvm.IRModule({"main": function.with_body(body)})
+
+
+def _holds(statement: Any, block: str) -> bool:
+    names: list[str] = []
+    structural_walk(statement, (SBlock, lambda node: names.append(node.name_hint)))
+    return block in names
