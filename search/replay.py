@@ -20,6 +20,7 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.frontend.tir import argument_specs
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.intrinsics import register_intrinsics
+from tunefarm.search.prefetch import prefetching
 
 KERNEL = "kernel"
 """Name of a built kernel's entry function."""
@@ -168,7 +169,7 @@ def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     schedule = apply_trace(workload, trace)
     if completed_by(trace) is None:
         postprocess(make_context(workload, target), schedule)
-    return schedule.mod["main"]
+    return prefetching(schedule.mod["main"])
 
 
 def kernel_module(function: Any) -> tuple[Any, Any, tuple[tuple[int, TensorSpec], ...]]:

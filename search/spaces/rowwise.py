@@ -8,11 +8,13 @@ end (a chain of scalar additions would be bound by their latency).
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log2, prod
 from typing import Any
 
 from tunefarm.devices.target import Target
+from tunefarm.search.prefetch import prefetch_next_row
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Stage, stages_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
@@ -45,14 +47,17 @@ class Stride(Way):
         lanes: elements of a vector.
         sums: vectors of partial sums.
         unroll: vectors in the text of an elementwise loop.
+        ahead: the next row is asked for in the first of those loops.
     """
 
     lanes: int
     sums: int
     unroll: int
+    ahead: bool
 
     def coordinates(self) -> tuple[float, ...]:
-        return (log2(self.lanes), log2(self.sums), log2(self.unroll))
+        counts = (self.lanes, self.sums, self.unroll)
+        return (*map(log2, counts), 2.0 * self.ahead)
 
 
 def rows_of(workload: Any) -> Rows | None:
@@ -84,15 +89,16 @@ def rowwise_space(workload: Any, target: Target) -> FewWays[Stride] | None:
     if target.kind != "llvm":
         return None
     form, machine = rows_of(workload), hardware(target)
-    strides = _strides(form, machine) if form is not None else []
+    strides = _strides(form, workload, machine) if form is not None else []
     if form is None or not strides:
         return None
+    again = _again(form, workload)
     return FewWays(
         "rowwise",
         workload,
         strides,
         lambda one: _estimate(form, one, machine),
-        lambda schedule, one: schedule_rows(schedule, form, one, machine.cores),
+        lambda schedule, one: schedule_rows(schedule, form, one, machine.cores, again),
         (
             log2(form.columns),
             log2(form.count),
@@ -103,19 +109,52 @@ def rowwise_space(workload: Any, target: Target) -> FewWays[Stride] | None:
     )
 
 
-def _strides(form: Rows, machine: Hardware) -> list[Stride]:
+def _strides(form: Rows, workload: Any, machine: Hardware) -> list[Stride]:
     widths = [w for w in machine.widths() if form.columns % w == 0]
+    aheads = (False, True) if _again(form, workload) else (False,)
     return [
-        Stride(lanes, sums, unroll)
-        for lanes, sums, unroll in itertools.product(widths, (1, 2, 4, 8), (1, 2, 4))
-        if form.columns % (lanes * sums) == 0 and form.columns % (lanes * unroll) == 0
+        Stride(lanes, sums, unroll, ahead)
+        for lanes, sums, unroll, ahead in itertools.product(widths, (1, 2, 4, 8), (1, 2, 4), aheads)
+        if form.columns % (lanes * sums) == 0
+        and form.columns % (lanes * unroll) == 0
+        and (not ahead or lanes == widths[0])
     ]
 
 
+def _again(form: Rows, workload: Any) -> str:
+    """The argument whose rows are read anew, element by element, once they have been reduced, by
+    the first stage that does; "" where there is none."""
+    stage = _first_again(form)
+    if stage is None:
+        return ""
+    shape = tuple(axis.extent for axis in stage.axes)
+    whole = {
+        parameter.name
+        for parameter in workload["main"].params
+        if tuple(int(size) for size in parameter.ty.shape) == shape
+    }
+    return next((name for name in _reads(stage, form) if name in whole), "")
+
+
+def _first_again(form: Rows) -> Stage | None:
+    after = itertools.dropwhile(lambda stage: not stage.reduces, form.stages)
+    kept = (stage for stage in after if not stage.reduces and len(stage.axes) > form.depth)
+    return next((stage for stage in kept if not _inlined(stage, form)), None)
+
+
+def _reads(stage: Stage, form: Rows) -> Iterator[str]:
+    """Names of the buffers that it reads, those of the stages that are computed in it included."""
+    makers = {maker.writes: maker for maker in form.stages if _inlined(maker, form)}
+    for name in stage.reads:
+        yield from _reads(makers[name], form) if name in makers else (name,)
+
+
 def _estimate(form: Rows, one: Stride, machine: Hardware) -> float:
-    """Seconds at 3 GHz: vectors, latency of the partial sums, and folding them."""
+    """Seconds at 3 GHz: vectors, latency of the partial sums, folding them, and reading rows from
+    beyond the caches, which a request for the next one hides."""
     vectors = form.columns / one.lanes
-    cycles = 0.0
+    far = 4.0 * form.count * form.columns > machine.cores * machine.l2
+    cycles = (0.5 if one.ahead else 2.0 * far) * vectors
     for stage in form.stages:
         if _inlined(stage, form):
             continue
@@ -128,8 +167,8 @@ def _estimate(form: Rows, one: Stride, machine: Hardware) -> float:
     return form.count * cycles / machine.cores / 3e9
 
 
-def schedule_rows(schedule: Any, form: Rows, one: Stride, cores: int) -> None:
-    """Apply `one` to the unscheduled kernel in `schedule`."""
+def schedule_rows(schedule: Any, form: Rows, one: Stride, cores: int, again: str) -> None:
+    """Apply `one` to the unscheduled kernel in `schedule`; `again` is what is asked for ahead."""
     *stages, last = _kept(schedule, form)
     folded = {
         stage.name: _fold(schedule, schedule.get_sblock(stage.name), form, one)
@@ -145,6 +184,7 @@ def schedule_rows(schedule: Any, form: Rows, one: Stride, cores: int) -> None:
         for partial in reversed(folded.get(stage.name, ())):
             schedule.compute_at(partial, rows, preserve_unit_loops=True)
     schedule.parallel(share)  # before a reduction is decomposed: it is refused afterwards
+    vectors: dict[str, Any] = {}
     for stage in stages:
         block = schedule.get_sblock(stage.name)
         if stage.reduces:
@@ -154,8 +194,11 @@ def schedule_rows(schedule: Any, form: Rows, one: Stride, cores: int) -> None:
                 _accumulate(schedule, partial, one, unrolled=True)
             schedule.unroll(schedule.get_loops(block)[-1])
         elif len(stage.axes) > form.depth:
-            _vectorise(schedule, schedule.get_loops(block)[-1], one)
-    _vectorise(schedule, schedule.get_loops(store)[-1], one)
+            vectors[stage.name] = _vectorise(schedule, schedule.get_loops(block)[-1], one)
+    vectors[last.name] = _vectorise(schedule, schedule.get_loops(store)[-1], one)
+    reader = _first_again(form)
+    if one.ahead and reader is not None:
+        prefetch_next_row(schedule, vectors[reader.name], again)
 
 
 def _shares(rows: int, cores: int) -> int:
@@ -211,7 +254,9 @@ def _accumulate(schedule: Any, partial: Any, one: Stride, unrolled: bool) -> Non
         schedule.unroll(steps)
 
 
-def _vectorise(schedule: Any, loop: Any, one: Stride) -> None:
+def _vectorise(schedule: Any, loop: Any, one: Stride) -> Any:
+    """The loop over the vectors of a step."""
     _steps, vectors, lane = schedule.split(loop, [None, one.unroll, one.lanes])
     schedule.vectorize(lane)
     schedule.unroll(vectors)
+    return vectors

@@ -219,6 +219,27 @@ def test_rows_that_no_vector_divides_have_odd_ones(kernels: Program, target) -> 
     assert min(space.ways, key=space.estimate).lanes == 14
 
 
+def test_the_next_row_is_asked_for_where_a_point_says_so(kernels: Program, target) -> None:
+    import tvm
+
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.rowwise import rowwise_space
+
+    task = next(t for t in kernels.tasks if t.name.startswith("fast_softmax"))
+    workload = replay.load_workload(kernels.workload(task.id))
+    space = rowwise_space(workload, target)
+    assert space is not None
+    assert {way.ahead for way in space.ways} == {False, True}
+    for ahead in (False, True):
+        number = next(i for i, way in enumerate(space.ways) if way.ahead == ahead)
+        proposal = space.realise(Point(0, (number,)), 0)
+        assert proposal is not None
+        function = replay.scheduled_function(workload, target, proposal.trace)
+        kernel, _, _ = replay.kernel_module(function)
+        built = tvm.tirx.build(kernel, target=replay.tvm_target(target))
+        assert ("llvm.prefetch" in built.inspect_source("ll")) == ahead
+
+
 def test_an_algorithm_that_is_not_known_is_an_invalid_trace(program: Program) -> None:
     from tunefarm.search import replay
 
