@@ -34,11 +34,18 @@ class AssembleRequest:
 
 @dataclass(frozen=True)
 class Assembled:
-    """The library, and how many packing functions could not be run ahead of time (0 is right)."""
+    """The library.
+
+    Attributes:
+        packing_left: packing functions that could not be run ahead of time (0 is right).
+        functions: that it has.
+        joined: concatenations that are no kernel any more, see `measure.joining`.
+    """
 
     library: Path
     packing_left: int
     functions: int
+    joined: int
 
 
 def assemble(request: AssembleRequest) -> Assembled:
@@ -64,6 +71,7 @@ def run_assemble(request: AssembleRequest) -> Assembled:
     import tvm
     from tvm import relax
 
+    from tunefarm.measure import joining
     from tunefarm.search import replay
     from tunefarm.search.intrinsics import register_intrinsics
     from tunefarm.search.plugins import load_plugins
@@ -72,6 +80,7 @@ def run_assemble(request: AssembleRequest) -> Assembled:
     load_plugins()
     target = replay.tvm_target(request.target)
     module = tvm.ir.load_json(request.module.read_text())
+    concatenations = joining.concatenations(module) if request.traces else {}
     workloads = dict(request.workloads)
     for name, trace in request.traces:
         workload = replay.load_workload(workloads[name])
@@ -82,6 +91,7 @@ def run_assemble(request: AssembleRequest) -> Assembled:
         module = relax.transform.SplitLayoutRewritePreproc()(module)
         module = relax.transform.FoldConstant()(module)
         module = relax.transform.DeadCodeElimination()(module)
+        module, joined = joining.join(module, concatenations)
         module, constants = lift_constants(module)
         weights.write(weights.beside(request.library), constants)
         del constants
@@ -95,7 +105,7 @@ def run_assemble(request: AssembleRequest) -> Assembled:
     finally:
         temporary.unlink(missing_ok=True)
     packing = sum(name.endswith("_weight_prepack") for name in names)
-    return Assembled(request.library, packing, len(names))
+    return Assembled(request.library, packing, len(names), joined)
 
 
 def lift_constants(module: Any) -> tuple[Any, list[Any]]:

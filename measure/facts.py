@@ -7,6 +7,9 @@ from pathlib import Path
 
 from tunefarm.frontend.program import TensorSpec
 
+PART = "__part"
+"""In a library, between the name of a kernel and the place at which it writes into a whole."""
+
 
 @dataclass(frozen=True)
 class KernelFacts:

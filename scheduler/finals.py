@@ -13,6 +13,7 @@ from tunefarm.errors import JobFailed
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest
+from tunefarm.measure.facts import PART
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.judge import finalists, judge, race_winner
 from tunefarm.measure.parity import ParityRequest, check_parity
@@ -247,7 +248,7 @@ class Finals:
         owner = {f: task.id for task in self.program.tasks for f in task.functions}
         kernels: dict[str, float] = {}
         for function, seconds in found.functions.items():
-            task = owner.get(function.removesuffix("_prepacked"))
+            task = owner.get(function.partition(PART)[0].removesuffix("_prepacked"))
             if task is not None:
                 kernels[task] = kernels.get(task, 0.0) + seconds
         self.journal.add_event(

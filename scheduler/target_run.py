@@ -392,6 +392,10 @@ class TargetRun:
                     self.reporter.line(
                         f"{self.target.name}: {left} weights are repacked at every inference"
                     )
+                if joined := sum(one.joined for one in answer or []):
+                    self.reporter.line(
+                        f"{self.target.name}: {joined} concatenations are written in place"
+                    )
                 return [StepDone(phase)]
 
     # ------------------------------------------------------------------- races

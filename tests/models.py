@@ -146,6 +146,34 @@ def convolutions(path: Path) -> Path:
     return _save(path, nodes, [("x", [2, 16, 13, 11])], [("y", [2, 32, 11, 9])], constants)
 
 
+def branches(path: Path) -> Path:
+    """Three branches that only their concatenation reads, and two of which one is read twice."""
+    rng = np.random.default_rng(0)
+
+    def weights(*shape: int) -> np.ndarray:
+        return rng.normal(0, 0.3, shape).astype(np.float32)
+
+    same = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3, 3], **same),
+        helper.make_node("Conv", ["p", "w2"], ["c2"]),
+        helper.make_node("Conv", ["x", "w3", "b3"], ["c3"], **same),
+        helper.make_node("Relu", ["c3"], ["r3"]),
+        helper.make_node("Concat", ["r1", "r3", "c2"], ["all"], axis=1),
+        helper.make_node("Conv", ["all", "w4", "b4"], ["c4"]),
+        helper.make_node("Sigmoid", ["c4"], ["s4"]),
+        helper.make_node("Concat", ["c4", "s4"], ["y"], axis=1),
+    ]
+    constants = [
+        *(("w1", weights(12, 8, 1, 1)), ("b1", weights(12)), ("w2", weights(4, 8, 1, 1))),
+        *(("w3", weights(20, 8, 3, 3)), ("b3", weights(20))),
+        *(("w4", weights(16, 36, 1, 1)), ("b4", weights(16))),
+    ]
+    return _save(path, nodes, [("x", [1, 8, 9, 9])], [("y", [1, 32, 9, 9])], constants)
+
+
 def shuffled(path: Path) -> Path:
     """Grouped convolutions with a channel shuffle and a depthwise convolution between them, and
     groups of 20 and of 18 filters, which no good vector divides."""

@@ -1,0 +1,92 @@
+"""Concatenations: told from other kernels, and written in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from tests import models
+from tunefarm.devices.probe import probe
+from tunefarm.frontend.importer import ImportRequest, import_model
+from tunefarm.measure.assemble import AssembleRequest, assemble
+from tunefarm.measure.gate import Array
+
+pytestmark = pytest.mark.tvm
+
+
+def function(shapes: list[tuple[int, ...]], axis: int, *, relu: bool = False) -> Any:
+    from tvm import te, topi
+
+    parts = [te.placeholder(shape, name=f"p{i}") for i, shape in enumerate(shapes)]
+    whole = topi.concatenate(parts, axis)
+    return te.create_prim_func([*parts, topi.nn.relu(whole) if relu else whole])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "axis", "starts"),
+    [
+        ([(1, 4, 4, 8), (1, 4, 4, 24)], 3, (0, 8)),
+        ([(2, 3, 5), (2, 1, 5), (2, 7, 5)], 1, (0, 3, 4)),
+        ([(3, 2), (3, 2)], 0, (0, 3)),
+    ],
+)
+def test_it_knows_a_concatenation(
+    shapes: list[tuple[int, ...]], axis: int, starts: tuple[int, ...]
+) -> None:
+    from tunefarm.measure.joining import concatenation_of
+
+    found = concatenation_of(function(shapes, axis))
+    assert found is not None
+    assert (found.axis, found.starts) == (axis, starts)
+
+
+def test_it_leaves_other_kernels_alone() -> None:
+    from tvm import te
+
+    from tunefarm.measure.joining import concatenation_of
+
+    assert concatenation_of(function([(4, 8), (4, 8)], 1, relu=True)) is None
+    a, b = te.placeholder((4, 8), name="a"), te.placeholder((4, 8), name="b")
+    added = te.compute((4, 8), lambda i, j: a[i, j] + b[i, j])
+    assert concatenation_of(te.create_prim_func([a, b, added])) is None
+    chosen = te.compute((4, 8), lambda i, j: te.if_then_else(j < 4, a[i, j], b[i, j]))
+    assert concatenation_of(te.create_prim_func([a, b, chosen])) is None
+    turned = te.compute((8, 8), lambda i, j: te.if_then_else(i < 4, a[i, j], b[7 - i, j]))
+    assert concatenation_of(te.create_prim_func([a, b, turned])) is None
+
+
+def test_parts_that_nothing_else_reads_are_written_in_place(tmp_path: Path) -> None:
+    from tunefarm.measure.model import CompiledModel
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    target = probe()[0].target
+    path = models.branches(tmp_path / "m.onnx")
+    program = import_model(ImportRequest(path, tmp_path / "program", target))
+    traces = []
+    for task in program.tasks:
+        if task.flops and len(traces) < 4:  # the others stay untuned
+            space = design_space(replay.load_workload(program.workload(task.id)), target)
+            proposal = space.realise(space.modelled()[0].point, 0)
+            assert proposal is not None
+            traces += [(name, proposal.trace) for name in task.functions]
+    workloads = tuple((f, program.workload(t.id)) for t in program.tasks for f in t.functions)
+    module = program.directory / "program.json"
+    libraries = {
+        name: assemble(
+            AssembleRequest(module, workloads, chosen, target, tmp_path / name / "model.so")
+        )
+        for name, chosen in {"tuned": tuple(traces), "untuned": ()}.items()
+    }
+    assert libraries["tuned"].joined == 1
+    assert libraries["untuned"].joined == 0
+    assert libraries["tuned"].functions == libraries["untuned"].functions - 1
+    x = np.random.default_rng(0).normal(size=(1, 8, 9, 9)).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    for one in libraries.values():
+        got: Array = CompiledModel(one.library)([x])[0]
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
