@@ -241,10 +241,12 @@ def widened(function: Any, axis: int, start: int, size: int) -> Any:
 
     body = structural_map(
         function.body,
-        (Var, lambda variable: whole if variable.same_as(result) else variable),
-        (tirx.BufferStore, store),
-        (TensorLoad, load),
-        (TensorRegion, region),
+        (
+            (Var, lambda variable: whole if variable.same_as(result) else variable),
+            (tirx.BufferStore, store),
+            (TensorLoad, load),
+            (TensorRegion, region),
+        ),
     )
     return tirx.PrimFunc(
         [*function.params[:-1], whole], body, ret_type=function.ret_type, attrs=function.attrs
