@@ -116,6 +116,7 @@ def _sizes(buffer: Any) -> tuple[int, ...]:
 def join(module: tvm.IRModule, known: dict[str, Concatenation]) -> tuple[tvm.IRModule, int]:
     """The scheduled program without the concatenations whose parts nothing else reads, and how many
     those were."""
+    module = relax.transform.CanonicalizeBindings()(module)  # earlier passes leave second names
     main, joined = module["main"], 0
     builder = relax.BlockBuilder(module)
     blocks = []

@@ -146,6 +146,20 @@ def convolutions(path: Path) -> Path:
     return _save(path, nodes, [("x", [2, 16, 13, 11])], [("y", [2, 32, 11, 9])], constants)
 
 
+def pools(path: Path) -> Path:
+    """Pooling with channels first: padded and not, with and without a stride, and with what
+    follows."""
+    same = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["m1"], kernel_shape=[3, 3], strides=[2, 2], **same),
+        helper.make_node("AveragePool", ["x"], ["a"], kernel_shape=[3, 3], **same),
+        helper.make_node("Sigmoid", ["a"], ["m2"]),
+        helper.make_node("MaxPool", ["x"], ["m3"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    outputs = [("m1", [2, 5, 7, 9]), ("m2", [2, 5, 14, 18]), ("m3", [2, 5, 7, 9])]
+    return _save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
+
+
 def branches(path: Path) -> Path:
     """Three branches that only their concatenation reads, and two of which one is read twice."""
     rng = np.random.default_rng(0)

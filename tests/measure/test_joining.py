@@ -90,3 +90,28 @@ def test_parts_that_nothing_else_reads_are_written_in_place(tmp_path: Path) -> N
     for one in libraries.values():
         got: Array = CompiledModel(one.library)([x])[0]
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_part_with_a_second_name_is_a_part() -> None:
+    import tvm
+    from tvm import relax, topi
+
+    from tunefarm.measure.joining import concatenations, join
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            first = builder.emit(builder.emit_te(topi.nn.relu, x))
+            second = builder.emit_te(topi.negative, x)
+            whole = builder.emit_te(lambda a, b: topi.concatenate([a, b], 1), first, second)
+            output = builder.emit_output(whole)
+        builder.emit_func_output(output)
+    module = builder.get()
+    joined, count = join(module, concatenations(module))
+    assert count == 1
+    assert len(joined.get_global_vars()) == 3  # both parts and main
+    machine = relax.VirtualMachine(relax.build(joined, "llvm"), tvm.cpu())
+    given = np.random.default_rng(0).normal(size=(4, 8)).astype("float32")
+    got = machine["main"](tvm.runtime.tensor(given)).numpy()
+    np.testing.assert_array_equal(got, np.hstack([np.maximum(given, 0), -given]))

@@ -209,6 +209,28 @@ def test_groups_filled_up_to_whole_vectors_are_right(target, workers, tmp_path: 
         assert {before for _, before in seen} == {*Before}
 
 
+def test_windows_that_slide_along_rows_are_right(target, workers, tmp_path: Path) -> None:
+    """Wherever their padding is computed, with what follows them and without."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.windows import Padded, windows_space
+
+    program = imported(tmp_path, models.pools(tmp_path / "pools.onnx"), target)
+    seen: set[tuple[str, Padded]] = set()
+    for task in program.tasks:
+        bench = Bench(program, task, target, workers, tmp_path)
+        space = windows_space(bench.workload, target)
+        assert space is not None, task.name
+        for number in range(1, len(space.ways), 3):  # of each place, local and not
+            proposal = space.realise(Point(0, (number,)), 0)
+            assert proposal is not None, (task.name, space.ways[number])
+            assert space.locate(proposal.trace) == Point(0, (number,))
+            assert (replay.completed_by(proposal.trace) or "").startswith("windows")
+            bench.check(proposal, str(number))
+            seen.add((task.name, space.ways[number].padded))
+    assert {place for _, place in seen} == {*Padded}
+    assert {name for name, _ in seen} == {"max_pool2d", "avg_pool2d_tir_sigmoid"}
+
+
 def test_rows_that_no_vector_divides_have_odd_ones(kernels: Program, target) -> None:
     from tunefarm.search import replay
     from tunefarm.search.spaces.elementwise import elementwise_space
