@@ -28,7 +28,7 @@ FAMILIES = {
     "matmul": ("register-tile", "filled-tile"),
     "dense": ("register-tile", "filled-tile"),
     "conv2d": ("register-tile", "filled-tile", "winograd"),
-    "max_pool2d": "register-tile",
+    "max_pool2d": ("register-tile", "windows"),
     "fast_softmax": "rowwise",
     "layer_norm": "rowwise",
     "add": "elementwise",
