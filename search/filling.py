@@ -9,17 +9,16 @@ As in `winograd`, this is another text of the same kernel; a schedule of it foll
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tvm import te, tirx
-from tvm.ir.expr import TensorLoad, Var
+from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlock
 from tvm_ffi import structural_map, structural_walk
 
 from tunefarm.search import replay
 from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
-from tunefarm.search.splice import spliced
+from tunefarm.search.splice import renamed, spliced
 
 WEIGHTS, PRODUCT, STORE = "filled_weights", "filled_product", "filled_store"
 """Names of the stages that `filled` makes, in the order of the text."""
@@ -40,7 +39,7 @@ def filled(workload: Any, lanes: int) -> Any:
     sources = {region.source.name: region.source for region in form.block.node.reads}
     assert form.other is not None
     theirs = (sources[form.other.buffer], sources[form.vector.buffer])
-    stages = _renamed(made.body, dict(zip(made.params, theirs, strict=False))).block
+    stages = renamed(made.body, dict(zip(made.params, theirs, strict=False))).block
     fill, product, store = stages.body.seq
     guarded = structural_map(store, (SBlock, lambda block: _guarded(block, form, lanes)))
     text = (fill, product, guarded)
@@ -125,7 +124,7 @@ def _indices(form: Reduction, values: dict[int, Any]) -> list[Any]:
     (load,) = (one for one in loads if one.source.name == form.other.buffer)
     axes = [variable.var for variable in form.block.node.iter_vars]
     known = {axes[axis]: getattr(value, "var", value) for axis, value in values.items()}
-    return [_renamed(index, known) for index in load.indices]
+    return [renamed(index, known) for index in load.indices]
 
 
 def _guarded(copy: Any, form: Reduction, lanes: int) -> Any:
@@ -144,20 +143,11 @@ def _guarded(copy: Any, form: Reduction, lanes: int) -> Any:
     store = kept.body
     value = structural_map(store.value, (TensorLoad, of_product)) if form.after else copy.body.value
     written = tirx.BufferStore(
-        store.buffer, _renamed(value, place), [_renamed(i, place) for i in store.indices]
+        store.buffer, renamed(value, place), [renamed(i, place) for i in store.indices]
     )
     alone = tirx.IfThenElse(one < columns, written, None)
     body = tirx.IfThenElse(one // lanes < columns // lanes, written, alone)
     others = [region for region in kept.reads if region.source.name != form.block.writes]
-    reads = [product, *(_renamed(region, place) for region in others if form.after)]
-    writes = [_renamed(region, place) for region in kept.writes]
+    reads = [product, *(renamed(region, place) for region in others if form.after)]
+    writes = [renamed(region, place) for region in kept.writes]
     return SBlock(copy.iter_vars, reads, writes, STORE, body)
-
-
-def _renamed(node: Any, names: dict[Any, Any]) -> Any:
-    def of(variable: Any) -> Any:
-        found = [new for old, new in names.items() if variable.same_as(old)]
-        return found[0] if found else variable
-
-    renamed: Callable[..., Any] = structural_map
-    return renamed(node, (Var, of))

@@ -11,9 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.expr import TensorLoad, Var
+from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlockRealize
 from tvm_ffi import structural_map, structural_walk
+
+from tunefarm.search.splice import renamed
 
 KEY = "tunefarm.prefetch"
 NEAREST, DATA, READ = 3, 1, 0
@@ -56,14 +58,9 @@ def _request(vector: Any, tensor: str) -> Any:
     variables = [variable.var for variable in realize.block.iter_vars]
     values = dict(zip(variables, realize.iter_values, strict=True))
 
-    def first_lane(variable: Any) -> Any:
-        return vector.min if variable.same_as(vector.loop_var) else variable
-
-    def placed(variable: Any) -> Any:
-        found = [value for one, value in values.items() if variable.same_as(one)]
-        return structural_map(found[0], (Var, first_lane)) if found else variable
-
-    *rows, column = (structural_map(index, (Var, placed)) for index in load.indices)
+    first = {vector.loop_var: vector.min}
+    places = {variable: renamed(value, first) for variable, value in values.items()}
+    *rows, column = (renamed(index, places) for index in load.indices)
     # A row on, which after the last one is no place in the tensor: a request may fail unnoticed.
     there = tirx.BufferLoad(load.source, [*rows, column + load.source.shape[-1]])
     flags = (tirx.const(flag, "int32") for flag in (READ, NEAREST, DATA))

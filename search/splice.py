@@ -1,4 +1,4 @@
-"""Another text in the place of some of a kernel's stages; pure."""
+"""Other text in a kernel: other statements for some of its stages, other names; pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import tvm
 from tvm import tirx
+from tvm.ir.expr import Var
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm_ffi import structural_walk
+from tvm_ffi import structural_map, structural_walk
 
 
 def spliced(
@@ -45,3 +46,13 @@ def _holds(statement: Any, block: str) -> bool:
     names: list[str] = []
     structural_walk(statement, (SBlock, lambda node: names.append(node.name_hint)))
     return block in names
+
+
+def renamed(node: Any, names: Mapping[Any, Any]) -> Any:
+    """`node` with what `names` has for some of its variables, buffers among them."""
+
+    def instead(variable: Any) -> Any:
+        found = [new for old, new in names.items() if variable.same_as(old)]
+        return found[0] if found else variable
+
+    return structural_map(node, (Var, instead))

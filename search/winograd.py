@@ -18,13 +18,13 @@ from fractions import Fraction
 from typing import Any
 
 from tvm import te, tirx
-from tvm.ir.expr import TensorLoad, Var
+from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
-from tvm_ffi import structural_map, structural_walk
+from tvm_ffi import structural_walk
 
 from tunefarm.search.cook_toom import Matrix, filtering
 from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
-from tunefarm.search.splice import spliced
+from tunefarm.search.splice import renamed, spliced
 
 TAPS = (3, 5)
 """Sides of the filters for which it pays."""
@@ -134,13 +134,7 @@ def filtered(workload: Any, convolution: Convolution, size: int) -> Any:
         block.node.writes[0].source,
     ]
 
-    def buffer(variable: Any) -> Any:
-        for mine, other in zip(made.params, theirs, strict=True):
-            if variable.same_as(mine):
-                return other
-        return variable
-
-    stages = structural_map(made.body, (Var, buffer)).block
+    stages = renamed(made.body, dict(zip(made.params, theirs, strict=True))).block
     return spliced(function, {block.name: stages.body.seq}, stages.alloc_buffers)
 
 
