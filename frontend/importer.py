@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import hashlib
 import json
 import os
@@ -67,7 +68,7 @@ def import_model(request: ImportRequest, child: Child | None = None) -> Program:
             what = "needed too much memory" if error.returncode == -signal.SIGKILL else "crashed"
             raise InvalidModel(f"{request.model}: the import {what} ({error})", hint=hint) from None
         except ChildError as error:
-            if error.type_name == "MemoryError" or "bad_alloc" in error.message:
+            if out_of_memory(error):
                 raise InvalidModel(
                     f"{request.model}: the import needs more than {limits.memory_bytes} bytes",
                     hint=hint,
@@ -77,6 +78,14 @@ def import_model(request: ImportRequest, child: Child | None = None) -> Program:
                 hint="The compiler refused it; the whole story is in the job's log.",
             ) from error
     return load_program(request.directory)
+
+
+def out_of_memory(error: ChildError) -> bool:
+    """Whether this is how a limit of memory shows: in Python, in C++, or in a system call."""
+    words = ("bad_alloc", os.strerror(errno.ENOMEM), "failed to map segment")
+    return error.type_name == "MemoryError" or any(
+        word.lower() in error.message.lower() for word in words
+    )
 
 
 class Importing:

@@ -11,10 +11,11 @@ import pytest
 from tests import models
 from tunefarm.devices.target import parse_target
 from tunefarm.errors import InvalidModel, UnsupportedModel
-from tunefarm.frontend.importer import ImportRequest, import_model
+from tunefarm.frontend.importer import ImportRequest, import_model, out_of_memory
 from tunefarm.frontend.onnx_file import ImportLimits
 from tunefarm.frontend.program import load_program
 from tunefarm.frontend.zoo import write_zoo_model
+from tunefarm.process import ChildError
 
 pytestmark = pytest.mark.tvm
 TARGET = parse_target("llvm:mcpu=x86-64-v3:num-cores=2")
@@ -60,6 +61,21 @@ def test_limits_of_time_and_memory_hold(tmp_path: Path) -> None:
             )
         )
     assert not (tmp_path / "program").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "is_it"),
+    [
+        ("MemoryError", "", True),
+        ("RuntimeError", "std::bad_alloc", True),
+        ("OSError", "[Errno 12] Cannot allocate memory: 'tvm/ir'", True),
+        ("ImportError", "libtvm.so: failed to map segment from shared object", True),
+        ("OSError", "[Errno 2] No such file or directory: 'x'", False),
+        ("InternalError", "Check failed: memory scope", False),
+    ],
+)
+def test_a_limit_of_memory_is_told_by_its_words(kind: str, words: str, is_it: bool) -> None:
+    assert out_of_memory(ChildError(words, kind, "")) == is_it
 
 
 def test_equal_kernels_are_one_task(tmp_path: Path) -> None:
