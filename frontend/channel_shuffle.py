@@ -8,6 +8,7 @@ one by one: in an order of its own as well as in the tensor's (`relax_layout.abs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 import onnx
@@ -17,6 +18,10 @@ from onnx import helper
 from tunefarm.frontend.onnx_passes import Graph
 
 Shape = tuple[int, ...]
+
+LARGEST = 2**26
+"""Elements of a tensor through which positions are sent, 25 bytes for each; a larger one keeps its
+shuffle."""
 
 
 def channel_permutation(
@@ -119,9 +124,9 @@ def _chain(
 
 def _groups(chain: Sequence[onnx.NodeProto], graph: Graph, shape: Shape | None) -> int | None:
     """Of the channel shuffle that `chain` makes of a (N, C, H, W) tensor; None where it is none."""
-    if not chain or shape is None or len(shape) != 4:
+    if not chain or shape is None or len(shape) != 4 or prod(shape) > LARGEST:
         return None
-    moved = np.arange(np.prod(shape)).reshape(shape)
+    moved = np.arange(prod(shape)).reshape(shape)
     for node in chain:
         if node.op_type == "Reshape":
             if any(a.name == "allowzero" and a.i for a in node.attribute):

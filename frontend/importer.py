@@ -140,7 +140,8 @@ def run_import(request: ImportRequest) -> None:
         started, before = time.perf_counter(), len(graph.nodes)
         graph_pass(graph)
         log.note(f"onnx.{graph_pass.__name__}", started, f"{before} to {len(graph.nodes)} nodes")
-    model = graph.store()
+    model, used = graph.store(), graph.uses()
+    parameter_bytes = int(sum(a.nbytes for name, a in graph.constants.items() if used[name]))
     inputs = input_specs(model)
     _check_inputs(inputs)
 
@@ -173,7 +174,7 @@ def run_import(request: ImportRequest) -> None:
                 "layout": layout,
                 "kernels": sum(task.weight for task in tasks),
                 "distinct_kernels": len(tasks),
-                "parameter_bytes": int(sum(np.asarray(a).nbytes for a in graph.constants.values())),
+                "parameter_bytes": parameter_bytes,
                 "target": request.target.text,
             },
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import last_line
-from tunefarm.frontend.channel_shuffle import channel_permutation, shuffled_groups
+from tunefarm.frontend.channel_shuffle import LARGEST, channel_permutation, shuffled_groups
 from tunefarm.frontend.pass_log import PassLog, run_passes
 
 
@@ -36,8 +37,8 @@ def convert_layout(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[
     except Exception as error:
         log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {last_line(error)}")
         return module, "NCHW"
-    converted = absorb_shuffles(converted, scratch)
-    added = _transposes(converted) - before
+    converted, absorbed = absorb_shuffles(converted, scratch)
+    added = _transposes(converted) - (before - absorbed)  # a shuffle had one of its own
     inputs, outputs = len(converted["main"].params), 1
     if added > inputs + outputs:
         log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {added} transposes")
@@ -62,9 +63,9 @@ def _is(node: Any, *names: str) -> bool:
     return operator and node.op.name in names
 
 
-def absorb_shuffles(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:
+def absorb_shuffles(module: tvm.IRModule, log: PassLog) -> tuple[tvm.IRModule, int]:
     """Grouped convolutions read shuffled channels where they lie: one kernel instead of two, and
-    the search decides where the order changes."""
+    the search decides where the order changes. Also how many of them do."""
     started = time.perf_counter()
     rewriter = _Absorber(module)
     rewritten = rewriter.visit_expr(module["main"])
@@ -72,7 +73,7 @@ def absorb_shuffles(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:
         rewriter.builder_.update_func(module.get_global_var("main"), rewritten)
         module = transform.DeadCodeElimination()(rewriter.builder_.get())
     log.note("relax.absorb_shuffles", started, f"channel shuffles absorbed: {rewriter.absorbed}")
-    return module
+    return module, rewriter.absorbed
 
 
 @mutator
@@ -110,9 +111,9 @@ class _Absorber(PyExprMutator):  # type: ignore[misc]
                 break
             chain.insert(0, made)
             data = made.args[0]
-        if not chain or shape is None or _shape(data) != shape:
+        if not chain or shape is None or _shape(data) != shape or prod(shape) > LARGEST:
             return data, None
-        moved = np.arange(np.prod(shape)).reshape(shape)
+        moved = np.arange(prod(shape)).reshape(shape)
         for made in chain:
             if _is(made, "relax.reshape"):
                 moved = moved.reshape([int(size) for size in made.ty.shape])

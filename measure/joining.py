@@ -114,14 +114,17 @@ def _sizes(buffer: Any) -> tuple[int, ...]:
 
 
 def join(module: tvm.IRModule, known: dict[str, Concatenation]) -> tuple[tvm.IRModule, int]:
-    """The scheduled program without the concatenations whose parts nothing else reads, and how many
-    those were."""
+    """The scheduled program without the concatenations of which each part is the result of a kernel
+    of its own that nothing else reads, and how many those were."""
     module = relax.transform.CanonicalizeBindings()(module)  # earlier passes leave second names
     main, joined = module["main"], 0
     builder = relax.BlockBuilder(module)
     blocks = []
     uses = _uses(main)
     for block in main.body.blocks:
+        if not isinstance(block, relax.DataflowBlock):
+            blocks.append(block)
+            continue
         bindings = list(block.bindings)
         for binding in block.bindings:
             one = known.get(_callee(binding))
@@ -129,8 +132,7 @@ def join(module: tvm.IRModule, known: dict[str, Concatenation]) -> tuple[tvm.IRM
             if one is not None and parts is not None:
                 bindings = _joined(builder, binding, parts, bindings, one)
                 joined += 1
-        kind = type(block)
-        blocks.append(kind(bindings))
+        blocks.append(relax.DataflowBlock(bindings))
     if not joined:
         return module, 0
     body = relax.SeqExpr(blocks, main.body.body)

@@ -394,7 +394,7 @@ class TargetRun:
                     )
                 if joined := sum(one.joined for one in answer or []):
                     self.reporter.line(
-                        f"{self.target.name}: {joined} concatenations are written in place"
+                        f"{self.target.name}: concatenations written in place: {joined}"
                     )
                 return [StepDone(phase)]
 

@@ -26,7 +26,8 @@ WEIGHTS, PRODUCT, STORE = "filled_weights", "filled_product", "filled_store"
 
 def filled(workload: Any, lanes: int) -> Any:
     """`workload` rewritten, the columns of a group filled up to a multiple of `lanes`; its
-    arguments and the stages before the reduction stay as they are.
+    arguments stay as they are. Copies, and what follows the reduction, are computed where they are
+    read; other stages before it stay.
 
     Raises:
         ValueError: its columns cannot be filled, or need not be.

@@ -18,7 +18,7 @@ def spliced(
     """The module of `function` with other statements instead of the named stages'.
 
     Args:
-        instead: by the name of a stage, the statements that take its place.
+        instead: by the name of a stage, the statements that take its place; none remove it.
         buffers: that those allocate.
         unused: name of a buffer that is needed no longer.
     """

@@ -183,8 +183,8 @@ def filled_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None
     rewritten = filled(workload, machine.lanes)
     *before, _weights, product, store = stages_of(rewritten)
     made = reduction_at(product, frozenset({WEIGHTS}), before, (store,))
-    if made is None or not register_tiles(made, machine):
-        return None
+    if made is None or can_pad(made) or not register_tiles(made, machine):
+        return None  # a plain product of odd sizes is filled up by its register tiles
     algorithm = f"filled {machine.lanes}"
     return RegisterTileSpace(rewritten, target, made, "filled-tile", algorithm, WEIGHTS)
 

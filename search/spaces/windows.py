@@ -62,7 +62,8 @@ def windows_space(workload: Any, target: Target) -> FewWays[Slide] | None:
     if form is None or not _slides(form):
         return None
     places = tuple(Padded) if form.before else (Padded.INLINE,)
-    ways = [Slide(*one) for one in itertools.product(places, UNROLL, (False, True))]
+    locals_ = (True,) if form.after else (False, True)  # what follows reads a result of its own
+    ways = [Slide(*one) for one in itertools.product(places, UNROLL, locals_)]
     return FewWays(
         "windows",
         workload,
@@ -98,7 +99,7 @@ def schedule_slide(schedule: Any, form: Reduction, one: Slide) -> None:
         schedule.compute_inline(schedule.get_sblock(stage.name))
     block = schedule.get_sblock(form.block.name)
     store = block
-    if form.after or one.local:
+    if one.local:
         if form.after:
             store = schedule.get_sblock(form.after[-1].name)
             schedule.set_scope(block, 0, "local")

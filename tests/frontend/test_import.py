@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from tests import models
@@ -128,3 +129,36 @@ def test_a_channel_shuffle_is_read_where_it_lies(tmp_path: Path) -> None:
     machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_absorbed_shuffle_is_no_credit_for_another(tmp_path: Path) -> None:
+    """Two that grouped convolutions read, and one that a dense one reads: channels stay first."""
+    model = onnx.load(models.shuffled(tmp_path / "m.onnx"))
+    new = onnx.helper.make_node
+    for source, result in (("y", "s5"), ("c5", "s6")):
+        model.graph.node.extend(
+            [
+                new("Reshape", [source, "apart5"], [f"{result}a"]),
+                new("Transpose", [f"{result}a"], [f"{result}b"], perm=[0, 2, 1, 3, 4]),
+                new("Reshape", [f"{result}b", "together5"], [result]),
+                new("Conv", [result, f"w{result}"], ["c5"], group=2)
+                if result == "s5"
+                else new("Conv", [result, f"w{result}"], ["z"]),
+            ]
+        )
+    constants = {
+        "apart5": np.array([1, 2, 18, 5, 5]),
+        "together5": np.array([1, 36, 5, 5]),
+        "ws5": np.ones((36, 18, 1, 1), np.float32),
+        "ws6": np.ones((8, 36, 1, 1), np.float32),
+    }
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name) for name, array in constants.items()
+    )
+    del model.graph.output[:]
+    model.graph.output.append(
+        onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 8, 5, 5])
+    )
+    onnx.save(model, tmp_path / "three.onnx")
+    program = import_model(ImportRequest(tmp_path / "three.onnx", tmp_path / "program", TARGET))
+    assert program.evidence["layout"] == "NCHW"

@@ -241,8 +241,13 @@ def test_rows_that_no_vector_divides_have_odd_ones(kernels: Program, target) -> 
     assert min(space.ways, key=space.estimate).lanes == 14
 
 
-def test_the_next_row_is_asked_for_where_a_point_says_so(kernels: Program, target) -> None:
+def test_the_next_row_is_asked_for_where_a_point_says_so(
+    kernels: Program, target, workers, tmp_path: Path
+) -> None:
     import tvm
+    from tvm.ir.expr import TensorLoad, Var
+    from tvm.sym import Analyzer
+    from tvm_ffi import structural_map, structural_walk
 
     from tunefarm.search import replay
     from tunefarm.search.spaces.rowwise import rowwise_space
@@ -260,6 +265,20 @@ def test_the_next_row_is_asked_for_where_a_point_says_so(kernels: Program, targe
         kernel, _, _ = replay.kernel_module(function)
         built = tvm.tirx.build(kernel, target=replay.tvm_target(target))
         assert ("llvm.prefetch" in built.inspect_source("ll")) == ahead
+        requests: list[tvm.tirx.Evaluate] = []
+        structural_walk(function.body, (tvm.tirx.Evaluate, requests.append))
+        assert bool(requests) == ahead
+        for request in requests:
+            loads: list[TensorLoad] = []
+            structural_walk(request, (TensorLoad, loads.append))
+            (load,) = loads
+            zero = [
+                structural_map(index, (Var, lambda v: tvm.tirx.const(0, str(v.ty))))
+                for index in load.indices
+            ]
+            assert load.source.same_as(function.params[0])
+            assert [int(Analyzer().simplify(index)) for index in zero] == [0, 48]  # a row on
+        Bench(kernels, task, target, workers, tmp_path).check(proposal, f"ahead{ahead}")
 
 
 def test_an_algorithm_that_is_not_known_is_an_invalid_trace(program: Program) -> None:
