@@ -24,36 +24,34 @@ LARGEST = 2**26
 shuffle."""
 
 
-def channel_permutation(
-    positions: NDArray[np.int64], shape: Shape, axis: int
-) -> NDArray[np.int64] | None:
-    """Where each channel comes from, if a rearrangement moves whole channels; else None.
+Move = tuple[str, Sequence[int] | None]
+"""A step of a rearrangement: ("reshape", sizes) or ("transpose", order), None for reversed."""
 
-    Args:
-        positions: for every element of the result, its flat position in the source.
-        shape: of both.
-        axis: of the channels.
-    """
-    if positions.shape != shape:
+
+def shuffle_order(channels: int, groups: int) -> NDArray[np.int64]:
+    """Of each channel of a shuffle's result, the channel of its source."""
+    place = np.arange(channels)
+    return place % groups * (channels // groups) + place // groups
+
+
+def shuffled_groups(moves: Sequence[Move], shape: Shape, axis: int) -> int | None:
+    """The groups of the channel shuffle that `moves` make of a tensor of `shape`, which has its
+    channels on `axis`; None where they make something else, or nothing."""
+    if not moves or prod(shape) > LARGEST:
         return None
-    source = np.arange(positions.size).reshape(shape)
+    source = np.arange(prod(shape)).reshape(shape)
+    moved = source
+    for kind, how in moves:
+        moved = moved.reshape(how or ()) if kind == "reshape" else moved.transpose(how)
+    if moved.shape != shape:
+        return None
     first = tuple(slice(None) if place == axis else 0 for place in range(len(shape)))
-    stride = int(np.prod(shape[axis + 1 :], dtype=np.int64))
-    permutation = positions[first] // stride % shape[axis]
-    return permutation if np.array_equal(source.take(permutation, axis), positions) else None
-
-
-def shuffled_groups(permutation: NDArray[np.int64]) -> int | None:
-    """The number of groups G of a channel shuffle: channel c of the result is channel
-    `c % G * (C // G) + c // G` of the source. None where the permutation is no shuffle, 1 where it
-    moves nothing."""
-    channels = np.arange(permutation.size)
-    for groups in range(1, permutation.size + 1):
-        if permutation.size % groups == 0 and np.array_equal(
-            permutation, channels % groups * (permutation.size // groups) + channels // groups
-        ):
-            return groups
-    return None
+    order = moved[first] // prod(shape[axis + 1 :]) % shape[axis]
+    if not np.array_equal(source.take(order, axis), moved):
+        return None
+    channels = shape[axis]
+    fitting = (g for g in range(2, channels) if channels % g == 0)
+    return next((g for g in fitting if np.array_equal(order, shuffle_order(channels, g))), None)
 
 
 def shuffles_after_depthwise(graph: Graph) -> None:
@@ -124,21 +122,24 @@ def _chain(
 
 def _groups(chain: Sequence[onnx.NodeProto], graph: Graph, shape: Shape | None) -> int | None:
     """Of the channel shuffle that `chain` makes of a (N, C, H, W) tensor; None where it is none."""
-    if not chain or shape is None or len(shape) != 4 or prod(shape) > LARGEST:
+    if shape is None or len(shape) != 4:
         return None
-    moved = np.arange(prod(shape)).reshape(shape)
+    moves: list[Move] = []
+    sizes = list(shape)
     for node in chain:
         if node.op_type == "Reshape":
             if any(a.name == "allowzero" and a.i for a in node.attribute):
                 return None
-            sizes = graph.constants[node.input[1]].tolist()
-            moved = moved.reshape([s or moved.shape[i] for i, s in enumerate(sizes)])
+            wanted = graph.constants[node.input[1]].tolist()
+            sizes = [size or sizes[place] for place, size in enumerate(wanted)]
+            known = max(1, prod(size for size in sizes if size > 0))
+            sizes = [prod(shape) // known if size < 0 else size for size in sizes]
+            moves.append(("reshape", sizes))
         else:
             order = next((list(a.ints) for a in node.attribute if a.name == "perm"), None)
-            moved = moved.transpose(order)
-    permutation = channel_permutation(moved, shape, 1)
-    groups = shuffled_groups(permutation) if permutation is not None else None
-    return groups if groups != 1 else None
+            sizes = [sizes[place] for place in order] if order else sizes[::-1]
+            moves.append(("transpose", order))
+    return shuffled_groups(moves, shape, 1)
 
 
 def _permute_filters(graph: Graph, node: onnx.NodeProto, groups: int) -> None:
@@ -146,8 +147,7 @@ def _permute_filters(graph: Graph, node: onnx.NodeProto, groups: int) -> None:
     for place in range(1, len(node.input)):
         old = graph.constants[node.input[place]]
         new = np.empty_like(old)
-        channels = np.arange(len(old))
-        new[channels % groups * (len(old) // groups) + channels // groups] = old
+        new[shuffle_order(len(old), groups)] = old
         name = f"{node.output[0]}::permuted{place}"
         graph.constants[name] = new
         node.input[place] = name

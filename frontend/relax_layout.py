@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from math import prod
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax, te, topi
 from tvm.relax import transform
@@ -14,7 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import last_line
-from tunefarm.frontend.channel_shuffle import LARGEST, channel_permutation, shuffled_groups
+from tunefarm.frontend.channel_shuffle import Move, shuffled_groups
 from tunefarm.frontend.pass_log import PassLog, run_passes
 
 
@@ -89,7 +87,7 @@ class _Absorber(PyExprMutator):  # type: ignore[misc]
         if int(call.attrs.groups) == 1:
             return call
         source, groups = self._shuffled(call.args[0])
-        if groups in (None, 1):
+        if groups is None:
             return call
         self.absorbed += 1
         return self.builder_.call_te(
@@ -103,25 +101,22 @@ class _Absorber(PyExprMutator):  # type: ignore[misc]
 
     def _shuffled(self, data: Any) -> tuple[Any, int | None]:
         """What `data` is a rearrangement of, and the groups of the channel shuffle that it is."""
-        chain: list[Any] = []
+        moves: list[Move] = []
         shape = _shape(data)
         while isinstance(data, relax.Var):
             made = self.lookup_binding(data)
-            if not _is(made, "relax.permute_dims", "relax.reshape"):
-                break
-            chain.insert(0, made)
-            data = made.args[0]
-        if not chain or shape is None or _shape(data) != shape or prod(shape) > LARGEST:
-            return data, None
-        moved = np.arange(prod(shape)).reshape(shape)
-        for made in chain:
             if _is(made, "relax.reshape"):
-                moved = moved.reshape([int(size) for size in made.ty.shape])
-            else:
+                moves.insert(0, ("reshape", [int(size) for size in made.ty.shape]))
+            elif _is(made, "relax.permute_dims"):
                 axes = made.attrs.axes
-                moved = moved.transpose(None if axes is None else [int(axis) for axis in axes])
-        permutation = channel_permutation(moved, shape, len(shape) - 1)
-        return data, None if permutation is None else shuffled_groups(permutation)
+                order = None if axes is None else [int(axis) for axis in axes]
+                moves.insert(0, ("transpose", order))
+            else:
+                break
+            data = made.args[0]
+        if shape is None or _shape(data) != shape:
+            return data, None
+        return data, shuffled_groups(moves, shape, len(shape) - 1)
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

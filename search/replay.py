@@ -20,6 +20,7 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.frontend.tir import argument_specs
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.intrinsics import register_intrinsics
+from tunefarm.search.prefetch import KEY as PREFETCH
 from tunefarm.search.prefetch import prefetching
 
 KERNEL = "kernel"
@@ -169,7 +170,8 @@ def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     schedule = apply_trace(workload, trace)
     if completed_by(trace) is None:
         postprocess(make_context(workload, target), schedule)
-    return prefetching(schedule.mod["main"])
+    function = schedule.mod["main"]
+    return prefetching(function) if PREFETCH in trace else function
 
 
 def kernel_module(function: Any) -> tuple[Any, Any, tuple[tuple[int, TensorSpec], ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,15 @@ def _save(path: Path, nodes, inputs, outputs, constants, opset: int = 13) -> Pat
     return path
 
 
+def _weights(scale: float) -> Callable[..., np.ndarray]:
+    """Seeded arrays by their shapes, one after another."""
+    rng = np.random.default_rng(0)
+    return lambda *shape: rng.normal(0, scale, shape).astype(np.float32)
+
+
 def cnn(path: Path) -> Path:
     """conv 3x3, batch norm, relu, max pool, conv 1x1, mean, dense, softmax."""
-    rng = np.random.default_rng(0)
-
-    def weights(*shape: int) -> np.ndarray:
-        return rng.normal(0, 0.2, shape).astype(np.float32)
+    weights = _weights(0.2)
 
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
@@ -67,10 +71,7 @@ def single_matmul(path: Path, size: int) -> Path:
 
 def kernels(path: Path) -> Path:
     """One of each kind of kernel that a family of schedules is for; sizes that divide badly."""
-    rng = np.random.default_rng(0)
-
-    def weights(*shape: int) -> np.ndarray:
-        return rng.normal(0, 0.2, shape).astype(np.float32)
+    weights = _weights(0.2)
 
     same = {"pads": [1, 1, 1, 1]}
     nodes = [
@@ -123,10 +124,7 @@ def kernels(path: Path) -> Path:
 def convolutions(path: Path) -> Path:
     """Convolutions without stride: padded and not, 3x3 and 5x5, of an image that no tile divides,
     and with what follows them."""
-    rng = np.random.default_rng(0)
-
-    def weights(*shape: int) -> np.ndarray:
-        return rng.normal(0, 0.1, shape).astype(np.float32)
+    weights = _weights(0.1)
 
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
@@ -162,10 +160,7 @@ def pools(path: Path) -> Path:
 
 def branches(path: Path) -> Path:
     """Three branches that only their concatenation reads, and two of which one is read twice."""
-    rng = np.random.default_rng(0)
-
-    def weights(*shape: int) -> np.ndarray:
-        return rng.normal(0, 0.3, shape).astype(np.float32)
+    weights = _weights(0.3)
 
     same = {"pads": [1, 1, 1, 1]}
     nodes = [
@@ -191,10 +186,7 @@ def branches(path: Path) -> Path:
 def shuffled(path: Path) -> Path:
     """Grouped convolutions with a channel shuffle and a depthwise convolution between them, and
     groups of 20 and of 18 filters, which no good vector divides."""
-    rng = np.random.default_rng(0)
-
-    def weights(*shape: int) -> np.ndarray:
-        return rng.normal(0, 0.3, shape).astype(np.float32)
+    weights = _weights(0.3)
 
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], group=2),

@@ -89,10 +89,12 @@ def rowwise_space(workload: Any, target: Target) -> FewWays[Stride] | None:
     if target.kind != "llvm":
         return None
     form, machine = rows_of(workload), hardware(target)
-    strides = _strides(form, workload, machine) if form is not None else []
-    if form is None or not strides:
+    if form is None:
         return None
     again = _again(form, workload)
+    strides = _strides(form, machine, bool(again))
+    if not strides:
+        return None
     return FewWays(
         "rowwise",
         workload,
@@ -109,9 +111,9 @@ def rowwise_space(workload: Any, target: Target) -> FewWays[Stride] | None:
     )
 
 
-def _strides(form: Rows, workload: Any, machine: Hardware) -> list[Stride]:
+def _strides(form: Rows, machine: Hardware, again: bool) -> list[Stride]:
     widths = [w for w in machine.widths() if form.columns % w == 0]
-    aheads = (False, True) if _again(form, workload) else (False,)
+    aheads = (False, True) if again else (False,)
     return [
         Stride(lanes, sums, unroll, ahead)
         for lanes, sums, unroll, ahead in itertools.product(widths, (1, 2, 4, 8), (1, 2, 4), aheads)
