@@ -144,6 +144,24 @@ def convolutions(path: Path) -> Path:
     return _save(path, nodes, [("x", [2, 16, 13, 11])], [("y", [2, 32, 11, 9])], constants)
 
 
+def narrow_groups(path: Path) -> Path:
+    """Grouped convolutions of two and of four filters a group: padded and followed by something,
+    strided, with other numbers of channels than of filters, and in a batch."""
+    weights = _weights(0.1)
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c1"]),
+        helper.make_node("Conv", ["c1", "w2", "b2"], ["c2"], group=16, pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c2"], ["r2"]),
+        helper.make_node("Conv", ["r2", "w3"], ["c3"], group=32, pads=[2, 2, 2, 2]),
+        helper.make_node("Conv", ["c3", "w4"], ["y"], group=16, strides=[2, 2]),
+    ]
+    constants = [
+        *(("w1", weights(64, 8, 1, 1)), ("w2", weights(64, 4, 3, 3)), ("b2", weights(64))),
+        *(("w3", weights(64, 2, 5, 5)), ("w4", weights(32, 4, 3, 3))),
+    ]
+    return _save(path, nodes, [("x", [2, 8, 12, 8])], [("y", [2, 32, 5, 3])], constants)
+
+
 def pools(path: Path) -> Path:
     """Pooling with channels first: padded and not, with and without a stride, and with what
     follows."""

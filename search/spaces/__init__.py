@@ -30,12 +30,13 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.generic import GenericSpace
     from tunefarm.search.spaces.register_tile import filled_tile_space, register_tile_space
     from tunefarm.search.spaces.rowwise import rowwise_space
+    from tunefarm.search.spaces.spread import spread_space
     from tunefarm.search.spaces.windows import windows_space
     from tunefarm.search.spaces.winograd import winograd_space
 
     spaces: list[Space] = [GenericSpace(workload, target)]
     own = (
-        *(register_tile_space, filled_tile_space, winograd_space),
+        *(register_tile_space, filled_tile_space, spread_space, winograd_space),
         *(rowwise_space, elementwise_space, windows_space),
     )
     for factory in (*own, *_FACTORIES.values()):

@@ -27,7 +27,7 @@ POINTS = 4
 FAMILIES = {
     "matmul": ("register-tile", "filled-tile"),
     "dense": ("register-tile", "filled-tile"),
-    "conv2d": ("register-tile", "filled-tile", "winograd"),
+    "conv2d": ("register-tile", "filled-tile", "spread", "winograd"),
     "max_pool2d": ("register-tile", "windows"),
     "fast_softmax": "rowwise",
     "layer_norm": "rowwise",
@@ -207,6 +207,34 @@ def test_groups_filled_up_to_whole_vectors_are_right(target, workers, tmp_path: 
     if lanes > 4:  # vectors of four divide 20 and 36
         assert {name for name, _ in seen} >= {"conv2d_add_relu", "shuffle_conv2d"}
         assert {before for _, before in seen} == {*Before}
+
+
+def test_groups_spread_over_vectors_are_right(target, workers, tmp_path: Path) -> None:
+    """Strips of some rows and of all, with what follows them and without, at the image's edges."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.hardware import hardware
+    from tunefarm.search.spaces.spread import spread_space
+
+    if hardware(target).lanes < 8:
+        return  # a group of four fills a vector of four
+    program = imported(tmp_path, models.narrow_groups(tmp_path / "narrow.onnx"), target)
+    seen = []
+    for task in program.tasks:
+        bench = Bench(program, task, target, workers, tmp_path)
+        space = spread_space(bench.workload, target)
+        if space is None:
+            continue
+        numbers = random.Random(0).sample(range(len(space.ways)), 6)
+        best = min(range(len(space.ways)), key=lambda n: space.estimate(space.ways[n]))
+        for number in (best, *numbers):
+            proposal = space.realise(Point(0, (number,)), 0)
+            assert proposal is not None, (task.name, space.ways[number])
+            assert space.locate(proposal.trace) == Point(0, (number,))
+            assert (replay.completed_by(proposal.trace) or "").startswith("spread")
+            bench.check(proposal, str(number))
+        seen.append(task.name)
+    assert len(seen) == 3
+    assert "conv2d_add_relu" in seen
 
 
 def test_windows_that_slide_along_rows_are_right(target, workers, tmp_path: Path) -> None:
