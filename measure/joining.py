@@ -18,6 +18,7 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_map, structural_walk
 
 from tunefarm.measure.facts import PART
+from tunefarm.search.streaming import streams
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def join(module: tvm.IRModule, known: dict[str, Concatenation]) -> tuple[tvm.IRM
         bindings = list(block.bindings)
         for binding in block.bindings:
             one = known.get(_callee(binding))
-            parts = _parts(binding, bindings, uses) if one is not None else None
+            parts = _parts(module, binding, bindings, uses) if one is not None else None
             if one is not None and parts is not None:
                 bindings = _joined(builder, binding, parts, bindings, one)
                 joined += 1
@@ -172,9 +173,11 @@ def _callee(binding: Any) -> str:
     return str(value.args[0].name_hint)
 
 
-def _parts(binding: Any, bindings: list[Any], uses: dict[str, int]) -> list[Any] | None:
+def _parts(
+    module: tvm.IRModule, binding: Any, bindings: list[Any], uses: dict[str, int]
+) -> list[Any] | None:
     """The bindings that make what `binding` concatenates, in its order; None where one of them is
-    no kernel's result, or is read elsewhere too."""
+    no kernel's result, is read elsewhere too, or must have its result in an array of its own."""
     made = {_id(one.var): one for one in bindings}
     parts = []
     for argument in binding.value.args[1].fields:
@@ -182,6 +185,8 @@ def _parts(binding: Any, bindings: list[Any], uses: dict[str, int]) -> list[Any]
         single = part is not None and _callee(part) and uses[_id(argument)] == 1
         if part is None or not single or not isinstance(part.var.ty, relax.TensorType):
             return None
+        if streams(module[part.value.args[0]]):
+            return None  # its vectors may not lie where they could be in the whole
         parts.append(part)
     return parts if len({_id(part.var) for part in parts}) == len(parts) else None
 

@@ -22,6 +22,8 @@ from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.intrinsics import register_intrinsics
 from tunefarm.search.prefetch import KEY as PREFETCH
 from tunefarm.search.prefetch import prefetching
+from tunefarm.search.streaming import KEY as STREAM
+from tunefarm.search.streaming import streaming
 
 KERNEL = "kernel"
 """Name of a built kernel's entry function."""
@@ -172,7 +174,9 @@ def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     if completed_by(trace) is None:
         postprocess(make_context(workload, target), schedule)
     function = schedule.mod["main"]
-    return prefetching(function) if PREFETCH in trace else function
+    for key, completed in ((PREFETCH, prefetching), (STREAM, streaming)):
+        function = completed(function) if f'"{key}"' in trace else function
+    return function
 
 
 def kernel_module(function: Any) -> tuple[Any, Any, tuple[tuple[int, TensorSpec], ...]]:

@@ -22,6 +22,7 @@ from tunefarm.search import replay
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Stage, conditions, stages_of, stride
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
+from tunefarm.search.streaming import may_stream, stream_stores
 
 SCALAR, BRANCH, LINE = 1.5, 0.6, 16
 """Cycles of an element alone, of one that a condition decides on; elements of a cache line."""
@@ -74,6 +75,7 @@ class Sweep(Way):
         unroll: vectors in the text.
         square: side of a transpose's squares, else 1.
         gather: a square is read across and written along, else read along and written across.
+        stream: the result passes the caches by.
     """
 
     shares: int
@@ -81,10 +83,11 @@ class Sweep(Way):
     unroll: int
     square: int
     gather: bool
+    stream: bool = False
 
     def coordinates(self) -> tuple[float, ...]:
         counts = (self.shares, self.lanes, self.unroll, self.square)
-        return (*(log2(count) for count in counts), 2.0 * self.gather)
+        return (*(log2(count) for count in counts), 2.0 * self.gather, 2.0 * self.stream)
 
 
 def chain_of(workload: Any) -> Chain | None:
@@ -187,7 +190,10 @@ def _estimate(form: Chain, one: Sweep, machine: Hardware) -> float:
     if form.crossed is not None:
         each += 0.5 + 4.0 * max(0, LINE - one.square) / LINE
     near = form.bytes < 2 * machine.cores * machine.l2
-    memory = form.bytes / (machine.bytes_per_cycle if near else MEMORY)
+    # A plain store reads what it overwrites.
+    written = _width(form.last.node.body.buffer) * form.points
+    moved = form.bytes + (0 if near or one.stream else written)
+    memory = moved / (machine.bytes_per_cycle if near else MEMORY)
     launch = LAUNCH + 50.0 * one.shares if one.shares > 1 else 0.0
     return (max(form.points * each, memory) / cores + launch) / 3e9
 
@@ -213,6 +219,8 @@ def _sweeps(form: Chain, machine: Hardware) -> Iterator[Sweep]:
             rest = form.points // (lanes * unroll if single else length)
             if shares == 1 or rest >= shares or form.crossed is not None:
                 yield Sweep(shares, lanes, unroll, square, gather)
+                if square == 1 and lanes == machine.lanes and may_stream(form.last):
+                    yield Sweep(shares, lanes, unroll, square, gather, stream=True)
 
 
 def _widths(length: int, machine: Hardware) -> list[int]:
@@ -235,11 +243,11 @@ def schedule_sweep(schedule: Any, form: Chain, one: Sweep) -> None:
     elif form.flat:
         steps, vectors, lane = schedule.split(_fuse(schedule, loops), [None, one.unroll, one.lanes])
         outer = [steps]
-        _innermost(schedule, vectors, lane)
+        _innermost(schedule, vectors, lane, one.stream)
     else:
         steps, vectors, lane = schedule.split(loops[-1], [None, one.unroll, one.lanes])
         outer = loops[:-1] or [steps]
-        _innermost(schedule, vectors, lane)
+        _innermost(schedule, vectors, lane, one.stream)
     if one.shares > 1:
         fused = _fuse(schedule, outer)
         extent = int(schedule.get(fused).extent)
@@ -251,9 +259,11 @@ def _fuse(schedule: Any, loops: list[Any]) -> Any:
     return schedule.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
-def _innermost(schedule: Any, vectors: Any, lane: Any) -> None:
+def _innermost(schedule: Any, vectors: Any, lane: Any, stream: bool) -> None:
     schedule.vectorize(lane)
     schedule.unroll(vectors)
+    if stream:
+        stream_stores(schedule, lane)
 
 
 def _squares(schedule: Any, form: Chain, one: Sweep, loops: list[Any]) -> list[Any]:

@@ -18,6 +18,10 @@ from tunefarm.search.prefetch import prefetch_next_row
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Stage, stages_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
+from tunefarm.search.streaming import may_stream, stream_stores
+
+OVERWRITTEN = 2.0
+"""Cycles for a vector whose line is read before it is stored, of a result that no cache holds."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,11 @@ class Rows:
     def count(self) -> int:
         return prod(axis.extent for axis in self.stages[-1].axes[: self.depth])
 
+    @property
+    def streams(self) -> bool:
+        """Whether its result may pass the caches by."""
+        return may_stream(self.stages[-1])
+
 
 @dataclass(frozen=True)
 class Stride(Way):
@@ -48,16 +57,18 @@ class Stride(Way):
         sums: vectors of partial sums.
         unroll: vectors in the text of an elementwise loop.
         ahead: the next row is asked for in the first of those loops.
+        stream: the result passes the caches by.
     """
 
     lanes: int
     sums: int
     unroll: int
     ahead: bool
+    stream: bool
 
     def coordinates(self) -> tuple[float, ...]:
         counts = (self.lanes, self.sums, self.unroll)
-        return (*map(log2, counts), 2.0 * self.ahead)
+        return (*map(log2, counts), 2.0 * self.ahead, 2.0 * self.stream)
 
 
 def rows_of(workload: Any) -> Rows | None:
@@ -113,13 +124,15 @@ def rowwise_space(workload: Any, target: Target) -> FewWays[Stride] | None:
 
 def _strides(form: Rows, machine: Hardware, again: bool) -> list[Stride]:
     widths = [w for w in machine.widths() if form.columns % w == 0]
+    counts = itertools.product(widths, (1, 2, 4, 8), (1, 2, 4))
     aheads = (False, True) if again else (False,)
+    flags = list(itertools.product(aheads, (False, True) if form.streams else (False,)))
     return [
-        Stride(lanes, sums, unroll, ahead)
-        for lanes, sums, unroll, ahead in itertools.product(widths, (1, 2, 4, 8), (1, 2, 4), aheads)
+        Stride(lanes, sums, unroll, ahead, stream)
+        for (lanes, sums, unroll), (ahead, stream) in itertools.product(counts, flags)
         if form.columns % (lanes * sums) == 0
         and form.columns % (lanes * unroll) == 0
-        and (not ahead or lanes == widths[0])
+        and (not (ahead or stream) or lanes == widths[0])
     ]
 
 
@@ -157,6 +170,7 @@ def _estimate(form: Rows, one: Stride, machine: Hardware) -> float:
     vectors = form.columns / one.lanes
     far = 4.0 * form.count * form.columns > machine.cores * machine.l2
     cycles = (0.5 if one.ahead else 2.0 * far) * vectors
+    cycles += (0.0 if one.stream else OVERWRITTEN * form.streams) * vectors
     for stage in form.stages:
         if _inlined(stage, form):
             continue
@@ -198,6 +212,8 @@ def schedule_rows(schedule: Any, form: Rows, one: Stride, cores: int, again: str
         elif len(stage.axes) > form.depth:
             vectors[stage.name] = _vectorise(schedule, schedule.get_loops(block)[-1], one)
     vectors[last.name] = _vectorise(schedule, schedule.get_loops(store)[-1], one)
+    if one.stream:
+        stream_stores(schedule, schedule.get_loops(store)[-1])
     reader = _first_again(form)
     if one.ahead and reader is not None:
         prefetch_next_row(schedule, vectors[reader.name], again)

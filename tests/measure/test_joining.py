@@ -92,6 +92,42 @@ def test_parts_that_nothing_else_reads_are_written_in_place(tmp_path: Path) -> N
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_a_part_that_is_streamed_keeps_its_own_array() -> None:
+    """In the whole its vectors would not lie at multiples of their length."""
+    import tvm
+    from tvm import relax, topi
+
+    from tunefarm.measure.joining import concatenations, join
+    from tunefarm.search import replay, streaming
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 16), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            first = builder.emit_te(topi.nn.relu, x, primfunc_name_hint="relu")
+            narrow = builder.emit_te(lambda a: topi.strided_slice(a, [0, 0], [4, 3]), x)
+            whole = builder.emit_te(lambda a, b: topi.concatenate([a, b], 1), narrow, first)
+            output = builder.emit_output(whole)
+        builder.emit_func_output(output)
+    module = builder.get()
+    known = concatenations(module)
+    assert join(module, known)[1] == 1
+    relu = module.get_global_var("relu")
+    schedule = replay.new_schedule(tvm.IRModule({"main": module[relu]}), seed=1)
+    lane = schedule.get_loops(schedule.get_sblock("compute"))[-1]
+    schedule.vectorize(lane)
+    streaming.stream_stores(schedule, lane)
+    scheduled = streaming.streaming(schedule.mod["main"])
+    module.update_func(relu, scheduled.with_attr("tirx.is_scheduled", True))
+    module, count = join(module, known)
+    assert count == 0
+    target = replay.tvm_target(probe()[0].target)
+    machine = relax.VirtualMachine(relax.build(module, target), tvm.cpu())
+    given = np.random.default_rng(0).normal(size=(4, 16)).astype("float32")
+    got = machine["main"](tvm.runtime.tensor(given)).numpy()
+    np.testing.assert_array_equal(got, np.hstack([given[:, :3], np.maximum(given, 0)]))
+
+
 def test_a_part_with_a_second_name_is_a_part() -> None:
     import tvm
     from tvm import relax, topi

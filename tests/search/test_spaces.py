@@ -309,6 +309,52 @@ def test_the_next_row_is_asked_for_where_a_point_says_so(
         Bench(kernels, task, target, workers, tmp_path).check(proposal, f"ahead{ahead}")
 
 
+def test_large_results_pass_the_caches_by(
+    kernels: Program, target, workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one row and by all of them in one, with one vector in the text and with several; and a
+    result is large from a size on."""
+    import tvm
+
+    from tunefarm.search import replay, streaming
+    from tunefarm.search.spaces.elementwise import elementwise_space
+    from tunefarm.search.spaces.rowwise import rowwise_space
+
+    families = {
+        "fast_softmax": rowwise_space,
+        "add": elementwise_space,
+        "multiply": elementwise_space,
+    }
+    seen = []
+    for task in kernels.tasks:
+        made = next((s for name, s in families.items() if task.name.startswith(name)), None)
+        if made is None:
+            continue
+        workload = replay.load_workload(kernels.workload(task.id))
+        monkeypatch.undo()
+        small = made(workload, target)
+        assert small is not None
+        assert not any(way.stream for way in small.ways)
+        monkeypatch.setattr(streaming, "LARGE", 1)
+        space = made(workload, target)
+        assert space is not None
+        assert {way.stream for way in space.ways} == {False, True}
+        bench = Bench(kernels, task, target, workers, tmp_path)
+        streamed = [i for i, way in enumerate(space.ways) if way.stream]
+        for number in (streamed[0], streamed[-1]):
+            proposal = space.realise(Point(0, (number,)), 0)
+            assert proposal is not None
+            assert space.locate(proposal.trace) == Point(0, (number,))
+            function = replay.scheduled_function(workload, target, proposal.trace)
+            assert streaming.streams(function)
+            kernel, _, _ = replay.kernel_module(function)
+            built = tvm.tirx.build(kernel, target=replay.tvm_target(target))
+            assert "!nontemporal" in built.inspect_source("ll")
+            bench.check(proposal, f"streamed{number}")
+        seen.append(task.name)
+    assert len(seen) >= 3
+
+
 def test_an_algorithm_that_is_not_known_is_an_invalid_trace(program: Program) -> None:
     from tunefarm.search import replay
 
