@@ -8,7 +8,7 @@ each run in a process of its own, one after another. A run that is in RESULTS.js
 done again, so an interrupted comparison goes on where it stood. `--table` only prints the tables.
 
 Where both tuners have run, every tuner's best schedule of every seed is built anew and timed by one
-harness, interleaved in three fresh processes, with ONNX Runtime in turns beside them.
+harness, interleaved in five fresh processes, with ONNX Runtime in turns beside them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tunefarm.measure.runner import RaceRequest, Runner, ScreenRequest
 
 HERE = Path(__file__).parent
 TUNERS = ("tunefarm", "metaschedule-warm", "metaschedule")
-FINAL_PROCESSES = 3
+FINAL_PROCESSES = 5
 ROOF_PROCESSES = 3
 
 

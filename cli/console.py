@@ -14,9 +14,12 @@ _LINE_EVERY_S = 5.0
 _PHASES = {
     "import": "importing the model",
     "roof": "measuring what this machine can do",
+    "layout": "measuring two layouts",
     "baseline": "measuring untuned kernels",
     "tune": "tuning",
     "race": "racing the best candidates",
+    "variants": "compiling the model's variants",
+    "place": "racing candidates inside the model",
     "final": "held-out runs",
     "assemble": "compiling the whole model",
     "compare": "tuned against untuned model",

@@ -34,7 +34,9 @@ HANDLER = "tunefarm.frontend.importer:run_import"
 class ImportRequest:
     """`model` is imported for `target` into `directory`, which appears whole or not at all.
 
-    Where `digest` is given (SHA-256 of the file), another file of the same name is refused.
+    Where `digest` is given (SHA-256 of the file), another file of the same name is refused. A
+    `layout` (``NCHW``, ``NHWC``) is that of images inside the network; by default see
+    `frontend.relax_layout`.
     """
 
     model: Path
@@ -42,6 +44,7 @@ class ImportRequest:
     target: Target
     digest: str = ""
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    layout: str | None = None
     limits: ImportLimits = field(default_factory=ImportLimits)
 
 
@@ -156,8 +159,9 @@ def run_import(request: ImportRequest) -> None:
         module = relax_passes.simplify(module, request.target, log)
         baseline = relax_passes.lower(module, request.target, log, "baseline")
         relax_passes.save(baseline, temporary / "baseline.json")
-        module, layout = relax_layout.convert_layout(module, request.target, log)
-        module = relax_passes.fast_math(module, request.target, log)
+        wanted = relax_layout.Layout(request.layout) if request.layout else None
+        laid = relax_layout.convert_layout(module, request.target, log, wanted)
+        module = relax_passes.fast_math(laid.module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
         module = relax_passes.cheapen(module, log)
         relax_passes.save(module, temporary / "program.json")
@@ -171,7 +175,8 @@ def run_import(request: ImportRequest) -> None:
                 **origin,
                 "operators": {op: {"count": n, "taken": n} for op, n in sorted(counts.items())},
                 "passes": log.entries(),
-                "layout": layout,
+                "layout": laid.layout,
+                "other_layout": laid.other,
                 "kernels": sum(task.weight for task in tasks),
                 "distinct_kernels": len(tasks),
                 "parameter_bytes": parameter_bytes,

@@ -1,8 +1,11 @@
-"""The layout that a network is computed in: channels last where nothing stands in the way."""
+"""The layout that a network is computed in: channels last where nothing stands in the way, and
+where something does, whichever is measured to be faster (`scheduler.layout_trial`)."""
 
 from __future__ import annotations
 
+import enum
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -16,13 +19,34 @@ from tunefarm.frontend.channel_shuffle import Move, shuffled_groups
 from tunefarm.frontend.pass_log import PassLog, run_passes
 
 
-def convert_layout(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[tvm.IRModule, str]:
-    """Channels last, where that takes no more than a transpose at either end of the network.
+class Layout(enum.StrEnum):
+    FIRST = "NCHW"
+    LAST = "NHWC"
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A network in a layout; `other` is one that might be faster, None where that is out of the
+    question."""
+
+    module: tvm.IRModule
+    layout: Layout
+    other: Layout | None = None
+
+
+def convert_layout(
+    module: tvm.IRModule, target: Target, log: PassLog, wanted: Layout | None = None
+) -> Laid:
+    """The network in the layout that is wanted, or channels last, where that takes no more than a
+    transpose at either end of it.
 
     On CPUs the channels-last kernels of a 3x3 convolution reach 1.5 times the throughput of the
-    channels-first ones, those of a depthwise one five times; networks on which the conversion
-    leaves transposes inside keep theirs.
+    channels-first ones, those of a depthwise one five times; but transposes that stay inside may
+    cost more than that, or less.
     """
+    if wanted is Layout.FIRST:
+        log.note("relax.ConvertLayout", time.perf_counter(), "NCHW was asked for")
+        return Laid(module, Layout.FIRST)
     before = _transposes(module)
     passes = [
         transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
@@ -34,15 +58,15 @@ def convert_layout(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[
         converted = run_passes(module, passes, target, scratch, "layout")
     except Exception as error:
         log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {last_line(error)}")
-        return module, "NCHW"
+        return Laid(module, Layout.FIRST)
     converted, absorbed = absorb_shuffles(converted, scratch)
     added = _transposes(converted) - (before - absorbed)  # a shuffle had one of its own
     inputs, outputs = len(converted["main"].params), 1
-    if added > inputs + outputs:
+    if added > inputs + outputs and wanted is None:
         log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {added} transposes")
-        return module, "NCHW"
+        return Laid(module, Layout.FIRST, other=Layout.LAST)
     log.extend(scratch)
-    return converted, "NHWC"
+    return Laid(converted, Layout.LAST)
 
 
 def _transposes(module: tvm.IRModule) -> int:

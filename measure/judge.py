@@ -19,17 +19,22 @@ def finalists(screened: Mapping[str, float], top: int) -> list[str]:
     return sorted(screened, key=lambda candidate: screened[candidate])[:top]
 
 
-def race_winner(raced: Samples, processes: int) -> str | None:
-    """The candidate with the lowest median of its processes' medians.
+def race_order(raced: Samples, processes: int) -> dict[str, float]:
+    """The candidates with the median of their processes' medians, in seconds, fastest first.
 
-    One that lacks a process (it faulted, or its kernel's race did) is not proven and cannot win.
+    One that lacks a process (it faulted, or its kernel's race did) is not proven and left out.
     """
     medians = {
         candidate: statistics.median(statistics.median(run) for run in runs.values())
         for candidate, runs in raced.items()
         if _complete(runs, processes)
     }
-    return min(medians, key=lambda c: medians[c]) if medians else None
+    return dict(sorted(medians.items(), key=lambda one: one[1]))
+
+
+def race_winner(raced: Samples, processes: int) -> str | None:
+    """The fastest of `race_order`, None where nothing is proven."""
+    return next(iter(race_order(raced, processes)), None)
 
 
 def judge(base: Runs, tuned: Runs, processes: int, protocol: Protocol) -> Comparison | None:

@@ -18,7 +18,7 @@ from tunefarm.measure.facts import InPlace
 from tunefarm.measure.gate import Array, make_input
 
 if TYPE_CHECKING:
-    from tunefarm.measure.runner import InPlaceRequest, ModelRequest
+    from tunefarm.measure.runner import InPlaceRequest, ModelRequest, PlaceRequest
 
 
 class CompiledModel:
@@ -102,10 +102,49 @@ def in_place(request: InPlaceRequest) -> InPlace:
     )
     first = [_seconds(model, arguments) for _ in range(2)][-1]
     rounds = max(1, min(protocol.model_rounds, int(protocol.model_s / 8 / first)))
+    rows, plain = [], []
+    for _ in range(rounds):
+        rows.append(_watched(model, arguments))
+        plain.append(_seconds(model, arguments))
+    return InPlace(
+        statistics.median(plain),
+        {name: statistics.median(row[name] for row in rows) for name in rows[0]},
+    )
+
+
+def place(request: PlaceRequest) -> list[dict[str, list[float]]]:
+    """Rounds of all variants in random order: of each an inference that is not watched, which
+    leaves the caches as it would find them, and one that is.
+
+    Returns:
+        By variant and function, seconds of each watched inference in it, all calls together.
+    """
+    protocol = request.protocol
+    inputs = [
+        make_input(spec, 1000 * request.process + index, positive=False)
+        for index, spec in enumerate(request.inputs)
+    ]
+    models = [CompiledModel(library) for library in request.variants]
+    bound = [model.upload(inputs) for model in models]
+    for model, arguments in zip(models, bound, strict=True):
+        model.run(arguments)  # a first one is slower
+    slowest = max(_seconds(*one) for one in zip(models, bound, strict=True))
+    rounds = max(2, min(protocol.model_rounds, int(protocol.place_s / slowest)))
+    rng = random.Random(protocol.seed + request.process)
+    found: list[dict[str, list[float]]] = [{} for _ in models]
+    for _ in range(rounds):
+        for number in rng.sample(range(len(models)), len(models)):
+            models[number].run(bound[number])
+            for name, seconds in _watched(models[number], bound[number]).items():
+                found[number].setdefault(name, []).append(seconds)
+    return found
+
+
+def _watched(model: CompiledModel, arguments: list[Any]) -> dict[str, float]:
+    """Seconds of one inference in each function, all calls together."""
     clock = time.perf_counter
     begun: list[float] = []
     spent: dict[str, float] = {}
-    rows: list[dict[str, float]] = []
 
     def watcher(_function: Any, name: str, before: bool, _result: Any, *_: Any) -> int:
         if before:
@@ -114,18 +153,12 @@ def in_place(request: InPlaceRequest) -> InPlace:
             spent[name] = spent.get(name, 0.0) + clock() - begun.pop()
         return 0
 
-    plain = []
-    for _ in range(rounds):
-        spent = {}
-        model.watch(watcher)
+    model.watch(watcher)
+    try:
         model.run(arguments)
+    finally:
         model.watch(None)
-        rows.append(spent)
-        plain.append(_seconds(model, arguments))
-    return InPlace(
-        statistics.median(plain),
-        {name: statistics.median(row[name] for row in rows) for name in rows[0]},
-    )
+    return spent
 
 
 def _seconds(model: CompiledModel, arguments: list[Any]) -> float:

@@ -27,6 +27,9 @@ class Protocol:
         race_processes, race_rounds: fresh processes, and interleaved rounds in each.
         race_kernel_s: time for one kernel's rounds in one process, after the first two.
         race_process_s: time for all kernels' rounds in one process; many kernels share it.
+        place_near: candidates of a kernel whose race times lie within this factor of each other are
+            measured again inside the model; place_processes, place_s: fresh processes of that, and
+            time for the watched inferences of each variant in one, at most `model_rounds`.
         final_processes, final_rounds: the same for the held-out run, winner against untuned. With
             fewer than six processes the bootstrap of their median cannot reach 95 %.
         model_processes, model_rounds, model_s: the same for the whole model.
@@ -57,6 +60,9 @@ class Protocol:
     race_rounds: int = 10
     race_kernel_s: float = 0.5
     race_process_s: float = 30.0
+    place_near: float = 1.1
+    place_processes: int = 3
+    place_s: float = 0.5
     final_processes: int = 6
     final_rounds: int = 5
     model_processes: int = 6

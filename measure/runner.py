@@ -87,6 +87,16 @@ class InPlaceRequest:
 
 
 @dataclass(frozen=True)
+class PlaceRequest:
+    """One process's interleaved rounds of several builds of one model, watched."""
+
+    variants: tuple[Path, ...]
+    inputs: tuple[TensorSpec, ...]
+    protocol: Protocol
+    process: int
+
+
+@dataclass(frozen=True)
 class ScreenOutcome:
     screening: Screening | None
     failure: Failure | None
@@ -166,6 +176,17 @@ class Runner:
         self.await_steady()
         with self._new_child() as child:
             found: InPlace = child.call(request, MODEL_LIMIT_S)
+        return found
+
+    def place(self, request: PlaceRequest) -> list[dict[str, list[float]]]:
+        """Seconds of an inference in each function of each variant, in a fresh process begun while
+        all cores are there; nothing where a variant faults."""
+        self.await_steady()
+        try:
+            with self._new_child() as child:
+                found: list[dict[str, list[float]]] = child.call(request, MODEL_LIMIT_S)
+        except (ChildTimeout, ChildDied, ChildError):
+            return []
         return found
 
     def await_steady(self, limit_s: float = MODEL_WAIT_S) -> bool:

@@ -11,6 +11,7 @@ from tunefarm.measure.runner import (
     InPlaceRequest,
     KernelRace,
     ModelRequest,
+    PlaceRequest,
     Prepare,
     ScreenRequest,
 )
@@ -55,5 +56,6 @@ _HANDLERS: dict[type, Callable[[Any], Any]] = {
     KernelRace: _race,
     ModelRequest: model.interleave,
     InPlaceRequest: model.in_place,
+    PlaceRequest: model.place,
     str: _named,
 }

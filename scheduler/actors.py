@@ -23,6 +23,7 @@ from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import (
     ModelRequest,
+    PlaceRequest,
     RaceRequest,
     Runner,
     ScreenOutcome,
@@ -155,6 +156,9 @@ class MeasureWorker:
 
     def race(self, request: RaceRequest) -> dict[str, dict[str, list[float]]]:
         return self._runner.race(request)
+
+    def place(self, request: PlaceRequest) -> list[dict[str, list[float]]]:
+        return self._runner.place(request)
 
     def model(self, request: ModelRequest) -> dict[str, list[float]]:
         return self._runner.model(request)

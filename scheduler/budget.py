@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tunefarm.measure.protocol import Protocol
@@ -52,6 +52,22 @@ def plateaued(progress: Progress, *, patience: int, gain: float = 0.01) -> bool:
         return True
     before = [s for at, s in progress.best if at <= progress.results - window]
     return bool(before) and progress.best[-1][1] > (1 - gain) * before[-1]
+
+
+def levelled_off(
+    sums: Sequence[tuple[int, float]], measured: int, warm_up: int, *, fewest: int, gain: float
+) -> bool:
+    """True when the latest third of a job's candidates, and no fewer than `fewest` of them, brought
+    less than `gain` of its kernels' sum.
+
+    Args:
+        sums: (candidates measured, seconds of an inference) at each improvement.
+        measured: candidates so far.
+        warm_up: the first ones, which every kernel gets, say nothing of what follows.
+    """
+    since = measured - max(fewest, measured // 3)
+    before = [s for at, s in sums if at <= since]
+    return since >= warm_up and bool(before) and sums[-1][1] > (1 - gain) * before[-1]
 
 
 def at_the_roof(progress: Progress, *, near: float = 0.05) -> bool:
@@ -132,6 +148,7 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
     model_s = WHOLE * sum(p.weight * (p.baseline_s or 0.0) for p in tasks)
     slow = protocol.slow_calls * sum(untuned)
     races = protocol.race_processes * (0.6 + 0.14 * len(untuned))
+    races += 3.0 + 0.17 * len(untuned) + protocol.place_processes * (1.0 + 4 * protocol.place_s)
     finals = protocol.final_processes * (0.6 + 0.08 * len(untuned) + slow)
     runs = 1 + min(protocol.model_rounds, protocol.model_s / 2 / max(1e-4, model_s))
     if protocol.slow_model(model_s):

@@ -20,11 +20,12 @@ from tunefarm.frontend.importer import Importing, ImportRequest, import_model
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.roofline import known_roof, measure_roof
+from tunefarm.measure.roofline import known_roof, measure_roof, roof_path
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.journal import Job, JobTarget, Journal
 from tunefarm.scheduler import actors, learning
+from tunefarm.scheduler.layout_trial import LayoutTrial
 from tunefarm.scheduler.progress import Reporter, Snapshot
 from tunefarm.scheduler.state import Limits
 from tunefarm.scheduler.target_run import TargetRun
@@ -193,14 +194,41 @@ class _Driver:
                     hint="Resume it where it ran, or submit the model anew.",
                 )
 
-    def _import_request(self, target: JobTarget) -> ImportRequest:
+    def _directory(self, target: JobTarget) -> Path:
+        return self.home.job_dir(self.job.id) / target.name.replace("/", "-")
+
+    def _import_request(self, target: JobTarget, other: str | None = None) -> ImportRequest:
+        """Of the program, or of the one in the `other` layout."""
         return ImportRequest(
             Path(self.options["model"]),
-            self.home.job_dir(self.job.id) / target.name.replace("/", "-") / "program",
+            self._directory(target) / (f"program-{other}" if other else "program"),
             target.resolved,
             self.job.model_digest,
             tuple((name, tuple(shape)) for name, shape in self.options["shapes"]),
+            other or self.options.get("layout"),
         )
+
+    def _in_faster_layout(self, target: JobTarget, program: Program, protocol: Protocol) -> Program:
+        """`program`, or the same in its other layout, where that is measured to be faster."""
+        other = program.evidence.get("other_layout")
+        if not other:
+            return program
+        trial = LayoutTrial(
+            self.journal,
+            self.job,
+            target,
+            protocol,
+            self._directory(target),
+            roof_path(self.home, target.device),
+        )
+        chosen = trial.decided()
+        if chosen is None:
+            self._show("layout")
+            self.quiet()
+            second = import_model(self._import_request(target, other))
+            chosen = trial.decide((program, second))
+            self.reporter.line(f"{target.name}: computed in {chosen}, the faster of two layouts")
+        return import_model(self._import_request(target, other)) if chosen == other else program
 
     def _run_target(self, target: JobTarget, program: Program, targets_left: int) -> Packaged:
         protocol = Protocol(**self.job.protocol)
@@ -208,12 +236,15 @@ class _Driver:
             trials=self.options["trials"] or DEFAULT_TRIALS,
             builders=max(1, target.device.cores),
             batch=8 * max(1, target.device.cores),
+            enough=self.options.get("enough"),
             processes=(
                 protocol.race_processes,
+                protocol.place_processes,
                 protocol.final_processes,
                 protocol.model_processes,
             ),
         )
+        program = self._in_faster_layout(target, program, protocol)
         transfer, note = learning.begin(self.home, self.job)
         if note:
             self.reporter.line(f"{target.name}: {note}")

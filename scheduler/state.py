@@ -5,7 +5,8 @@ TVM. The driver carries instructions out and reports back; on `resume` it feeds 
 through `restore` and goes on with `resume_work`. In the manner of dask/distributed's
 worker state machine.
 
-    IMPORT -> BASELINE -> TUNE -> RACE -> FINAL -> ASSEMBLE -> COMPARE -> PACKAGE -> DONE
+    IMPORT -> BASELINE -> TUNE -> RACE -> VARIANTS -> PLACE -> FINAL -> ASSEMBLE -> COMPARE
+    -> PACKAGE -> DONE
 
 Where builders share the processor with the device, building and measuring take turns in small
 batches, so that nothing is timed against a busy core.
@@ -17,7 +18,16 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
-from tunefarm.scheduler.budget import Progress, allocate, at_the_roof, plateaued
+from tunefarm.scheduler.budget import (
+    Progress,
+    allocate,
+    at_the_roof,
+    levelled_off,
+    plateaued,
+)
+
+FEWEST = 100
+"""Candidates by which at the least a job is judged to gain nothing any more."""
 
 
 class Phase(enum.StrEnum):
@@ -25,11 +35,28 @@ class Phase(enum.StrEnum):
     BASELINE = "baseline"
     TUNE = "tune"
     RACE = "race"
+    VARIANTS = "variants"
+    PLACE = "place"
     FINAL = "final"
     ASSEMBLE = "assemble"
     COMPARE = "compare"
     PACKAGE = "package"
     DONE = "done"
+
+
+_AFTER_PROCESSES = {
+    Phase.RACE: Phase.VARIANTS,
+    Phase.PLACE: Phase.FINAL,
+    Phase.FINAL: Phase.ASSEMBLE,
+    Phase.COMPARE: Phase.PACKAGE,
+}
+"""The phases of several fresh processes, and what follows them."""
+_AFTER_STEP = {
+    Phase.VARIANTS: Phase.PLACE,
+    Phase.ASSEMBLE: Phase.COMPARE,
+    Phase.PACKAGE: Phase.DONE,
+}
+"""The phases of a single step, and what follows them."""
 
 
 class Turn(enum.StrEnum):
@@ -80,7 +107,7 @@ class Screened:
 
 @dataclass(frozen=True)
 class ProcessDone:
-    """One fresh process of the present phase (race, final or compare) has reported."""
+    """One fresh process of the present phase (race, place, final or compare) has reported."""
 
     phase: Phase
     process: int
@@ -88,7 +115,7 @@ class ProcessDone:
 
 @dataclass(frozen=True)
 class StepDone:
-    """The present phase's single step (assemble or package) is done."""
+    """The present phase's single step (variants, assemble or package) is done."""
 
     phase: Phase
 
@@ -156,7 +183,9 @@ class Limits:
         shared_processor: builders and device take turns.
         chunk: candidates proposed at a time.
         patience: results without gain after which a kernel stops.
-        processes: fresh processes of the race, final and compare phases.
+        enough: the gain of all kernels together below which the job stops (`levelled_off`), None to
+            go on until trials or budget are used up.
+        processes: fresh processes of the race, place, final and compare phases.
     """
 
     trials: int
@@ -165,7 +194,8 @@ class Limits:
     shared_processor: bool = True
     chunk: int = 4
     patience: int = 32
-    processes: tuple[int, int, int] = (2, 3, 5)
+    enough: float | None = None
+    processes: tuple[int, int, int, int] = (2, 3, 3, 5)
 
     def warm_up(self, tasks: int) -> int:
         """First candidates of each kernel: two, for what a kernel gains is not known before."""
@@ -189,6 +219,8 @@ class TargetState:
     baselines: dict[str, str] = field(default_factory=dict)
     measured: int = 0
     failed: int = 0
+    sums: list[tuple[int, float]] = field(default_factory=list)
+    """(candidates measured, seconds of an inference in all kernels) at each improvement."""
     stopping: bool = False
     next_process: int = 0
     given_out: Instruction | None = None
@@ -220,8 +252,8 @@ class TargetState:
                 if phase is self.phase and process == self.next_process:
                     self._process_done()
             case StepDone(phase):
-                if phase is self.phase:
-                    self._enter(Phase.COMPARE if phase is Phase.ASSEMBLE else Phase.DONE)
+                if phase is self.phase and phase in _AFTER_STEP:
+                    self._enter(_AFTER_STEP[phase])
             case BudgetSpent():
                 self._stop_tuning()
             case Lost(instruction):
@@ -289,6 +321,17 @@ class TargetState:
         self.failed += latency_s is None
         if plateaued(progress, patience=self.limits.patience) or self._at_the_roof(progress):
             progress.closed = True
+        if self.phase is Phase.TUNE and self._has_levelled_off():
+            self._stop_tuning()
+
+    def _has_levelled_off(self) -> bool:
+        if self.limits.enough is None:
+            return False
+        total = sum(p.weight * (p.latency_s or 0.0) for p in self.tasks.values())
+        if not self.sums or total < self.sums[-1][1]:
+            self.sums.append((self.measured, total))
+        first = self._warm_up() * len(self.tasks)
+        return levelled_off(self.sums, self.measured, first, fewest=FEWEST, gain=self.limits.enough)
 
     def _at_the_roof(self, progress: Progress) -> bool:
         return progress.results >= self._warm_up() and at_the_roof(progress)
@@ -305,16 +348,9 @@ class TargetState:
 
     def _process_done(self) -> None:
         self.next_process += 1
-        counts = dict(
-            zip((Phase.RACE, Phase.FINAL, Phase.COMPARE), self.limits.processes, strict=True)
-        )
-        following = {
-            Phase.RACE: Phase.FINAL,
-            Phase.FINAL: Phase.ASSEMBLE,
-            Phase.COMPARE: Phase.PACKAGE,
-        }
+        counts = dict(zip(_AFTER_PROCESSES, self.limits.processes, strict=True))
         if self.next_process >= counts[self.phase]:
-            self._enter(following[self.phase])
+            self._enter(_AFTER_PROCESSES[self.phase])
 
     def _lost(self, instruction: Instruction) -> None:
         match instruction:
@@ -345,9 +381,9 @@ class TargetState:
                 self._enter(Phase.RACE)
             else:
                 return instructions
-        if self.phase in (Phase.RACE, Phase.FINAL, Phase.COMPARE):
+        if self.phase in _AFTER_PROCESSES:
             return self._give_out(RunProcess(self.phase, self.next_process))
-        if self.phase in (Phase.ASSEMBLE, Phase.PACKAGE):
+        if self.phase in _AFTER_STEP:
             return self._give_out(Step(self.phase))
         return []
 

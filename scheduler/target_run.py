@@ -7,8 +7,9 @@ decision is never lost; `restore` tells it all again after a crash.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tunefarm.devices.roof import Roof
 from tunefarm.errors import Failure, FailureKind, JobFailed, TunefarmError, last_line
 from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.home import Home
+from tunefarm.measure.assemble import AssembleRequest
 from tunefarm.measure.build import BuildRequest
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
@@ -32,6 +34,7 @@ from tunefarm.scheduler.finals import Finals
 from tunefarm.scheduler.ledger import Ledger
 from tunefarm.scheduler.losses import LOST_LIMIT, Losses
 from tunefarm.scheduler.progress import Reporter, tuning_snapshot
+from tunefarm.scheduler.races import Races
 from tunefarm.scheduler.state import (
     BudgetSpent,
     Build,
@@ -117,16 +120,15 @@ class TargetRun:
         )
         self.idle_builders = list(self.builders)
         self.builder_of: dict[Any, Any] = {}
-        self.finals = Finals(
-            self.home,
+        self.races = Races(
             self.journal,
             self.job,
             self.target,
             self.program,
             self.protocol,
-            self.directory,
             self.ledger.candidates,
         )
+        self.finals = Finals(self.home, self.races, self.directory)
         self.last_sync = time.monotonic()
 
     # -------------------------------------------------------------------- run
@@ -173,10 +175,17 @@ class TargetRun:
             self.job.id, "phase", target=self.target.name, phase=self.state.phase.value
         )
         self.reporter.line(f"{self.target.name}: {self.state.phase.value}")
+        if self.state.phase is Phase.RACE and self.state.stopping and not self.spent:
+            self.reporter.line(
+                f"{self.target.name}: the latest third of the candidates gained less than "
+                f"{self.limits.enough or 0.0:.0%}; that is enough"
+            )
         if self.state.phase is Phase.RACE:
             tasks = self.state.tasks.values()
-            self.finals.settle(affordable(tasks, self.protocol, self.budget_s))
+            self.races.settle(affordable(tasks, self.protocol, self.budget_s))
             self._leave_lessons()
+        if self.state.phase is Phase.FINAL:
+            self.finals.drop_variants()
         if self.state.phase is Phase.TUNE and self.budget_s is not None:
             over = overrun_s(self.state.tasks.values(), self.protocol, self.budget_s)
             if over > 0.25 * self.budget_s:
@@ -216,9 +225,12 @@ class TargetRun:
             self.state.restore(BudgetSpent())
         instructions = self.state.resume_work()
         for row in self.journal.processes(job, name):
-            if row["phase"] != Phase.COMPARE:  # the model is assembled and compared again
-                done = ProcessDone(Phase(row["phase"]), row["process"])
-                instructions = self.state.handle(done) or instructions
+            phase = Phase(row["phase"])
+            if phase is Phase.COMPARE:
+                continue  # the model is assembled and compared again
+            if self.state.phase is Phase.VARIANTS:
+                instructions = self.state.handle(StepDone(Phase.VARIANTS)) or instructions
+            instructions = self.state.handle(ProcessDone(phase, row["process"])) or instructions
         return instructions
 
     def _floor_s(self, task: TuningTask) -> float:
@@ -276,21 +288,29 @@ class TargetRun:
                 self.quiet()
                 whole = self.finals.model_request(process)
                 reference = self.device.model.remote(whole)
+            case RunProcess(Phase.PLACE, process):
+                self.quiet()
+                placing = self.finals.place_request(process)
+                reference = self.device.place.remote(placing) if placing else ray.put([])
             case RunProcess(phase, process):
                 self.quiet()
                 reference = self.device.race.remote(self._race_request(phase, process))
+            case Step(Phase.VARIANTS):
+                reference = self._assemble(self.finals.variant_requests())
             case Step(Phase.ASSEMBLE):
-                self.finals.decide_kernels()
-                requests = self.finals.assemble_requests()
-                workers = (self.builders[0], self.builders[-1])
-                reference = actors.gather.remote(
-                    [w.assemble.remote(r) for w, r in zip(workers, requests, strict=True)]
-                )
+                self.races.decide_kernels()
+                reference = self._assemble(self.finals.assemble_requests())
             case Step():
                 self.quiet()
                 self.finals.package_result(time.monotonic() - self.started)
                 reference = ray.put(None)
         self.running[reference] = instruction
+
+    def _assemble(self, requests: Sequence[AssembleRequest]) -> Any:
+        """Several builds of the model at once, by as many builders."""
+        workers = itertools.cycle(self.builders)
+        made = [w.assemble.remote(r) for w, r in zip(workers, requests, strict=False)]
+        return actors.gather.remote(made)
 
     def _build_request(self, candidate: str) -> BuildRequest:
         one = self.ledger.candidates[candidate]
@@ -357,12 +377,17 @@ class TargetRun:
                 return [self.ledger.failed(candidate, failure)]
             case Propose(task, _, _):
                 return [Proposed(task, ())]
+            case Step(Phase.VARIANTS) | RunProcess(Phase.PLACE, _):
+                return self._record(instruction, [])
         raise JobFailed(f"{instruction}: {failure.message}", hint="See the job's log.")
 
     def _raised(self, instruction: Instruction, error: ray.exceptions.RayTaskError) -> list[Event]:
         """An exception in a worker: a kernel whose space fails is left alone, all else ends."""
         cause = error.cause
         reason = last_line(cause or error)
+        if instruction == Step(Phase.VARIANTS):  # then the races decide alone
+            self.reporter.line(f"{self.target.name}: not raced inside the model: {reason}")
+            return [StepDone(Phase.VARIANTS)]
         if isinstance(instruction, Propose):
             self.reporter.line(
                 f"{self.target.name}: kernel {instruction.task} has no usable space: {reason}"
@@ -375,7 +400,7 @@ class TargetRun:
             hint=f"See the job's log: tunefarm logs {self.job.id}",
         ) from error
 
-    def _record(self, instruction: Instruction, answer: Any) -> Iterable[Event]:
+    def _record(self, instruction: Instruction, answer: Any) -> list[Event]:
         """First the journal, then the event."""
         match instruction:
             case Propose(task, _, _):
@@ -385,7 +410,11 @@ class TargetRun:
             case Screen(candidate, _):
                 return [self.ledger.screened(candidate, *answer)]
             case RunProcess(phase, process):
+                if phase is Phase.PLACE:
+                    answer = self.races.placed(answer)
                 return [self.ledger.raced(phase, process, answer)]
+            case Step(Phase.VARIANTS):
+                return [StepDone(Phase.VARIANTS)]
             case Step(phase):
                 left = sum(one.packing_left for one in answer or [])
                 if left:
@@ -401,7 +430,7 @@ class TargetRun:
     # ------------------------------------------------------------------- races
 
     def _race_request(self, phase: Phase, process: int) -> RaceRequest:
-        entries = self.finals.race_entries(phase, self.ledger.latencies)
+        entries = self.races.entries(phase, self.ledger.latencies)
         self._ensure_built(c for chosen in entries.values() for c in chosen)
         kernels = tuple(
             (self._facts(task), tuple((c, self.ledger.libraries[c]) for c in chosen))
@@ -410,7 +439,7 @@ class TargetRun:
         )
         offset = 100 if phase is Phase.FINAL else 0  # other orders than in the race
         rounds = self.protocol.final_rounds if offset else self.protocol.race_rounds
-        return RaceRequest(kernels, self.finals.settled(), rounds, process + offset)
+        return RaceRequest(kernels, self.races.settled(), rounds, process + offset)
 
     def _ensure_built(self, needed: Iterable[str]) -> None:
         """After a resume, what was built in an earlier life is built again (from its trace)."""

@@ -162,6 +162,28 @@ def narrow_groups(path: Path) -> Path:
     return _save(path, nodes, [("x", [2, 8, 12, 8])], [("y", [2, 32, 5, 3])], constants)
 
 
+def rows_inside(path: Path) -> Path:
+    """Convolutions with something between them that works on rows of pixels: channels last, each
+    would have a transpose before it and one after it."""
+    weights = _weights(0.3)
+    nodes, last = [], "x"
+    for number in range(3):
+        names = [f"{kind}{number}" for kind in ("c", "flat", "s", "whole")]
+        nodes += [
+            helper.make_node("Conv", [last, f"w{number}"], names[:1], pads=[1, 1, 1, 1]),
+            helper.make_node("Reshape", [names[0], "rows"], names[1:2]),
+            helper.make_node("Softmax", names[1:2], names[2:3], axis=-1),
+            helper.make_node("Reshape", [names[2], "image"], names[3:4]),
+        ]
+        last = names[3]
+    nodes.append(helper.make_node("Conv", [last, "w3"], ["y"], pads=[1, 1, 1, 1]))
+    constants = [
+        *((f"w{number}", weights(16, 16, 3, 3)) for number in range(4)),
+        *(("rows", np.array([1, 16, 120])), ("image", np.array([1, 16, 12, 10]))),
+    ]
+    return _save(path, nodes, [("x", [1, 16, 12, 10])], [("y", [1, 16, 12, 10])], constants)
+
+
 def pools(path: Path) -> Path:
     """Pooling with channels first: padded and not, with and without a stride, and with what
     follows."""

@@ -162,3 +162,34 @@ def test_an_absorbed_shuffle_is_no_credit_for_another(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "three.onnx")
     program = import_model(ImportRequest(tmp_path / "three.onnx", tmp_path / "program", TARGET))
     assert program.evidence["layout"] == "NCHW"
+
+
+def test_a_layout_that_would_leave_transposes_inside_is_another_one(tmp_path: Path) -> None:
+    """It can be had when it is asked for; what nobody needs to compare has no other."""
+    import onnxruntime
+    import tvm
+    from tvm import relax
+
+    path = models.rows_inside(tmp_path / "m.onnx")
+    programs = {
+        layout: import_model(
+            ImportRequest(path, tmp_path / f"program-{layout}", TARGET, layout=layout)
+        )
+        for layout in (None, "NCHW", "NHWC")
+    }
+    layouts = {
+        wanted: (program.evidence["layout"], program.evidence["other_layout"])
+        for wanted, program in programs.items()
+    }
+    assert layouts == {
+        None: ("NCHW", "NHWC"),
+        "NCHW": ("NCHW", None),
+        "NHWC": ("NHWC", None),
+    }
+    x = np.random.default_rng(0).normal(size=(1, 16, 12, 10)).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    for program in programs.values():
+        module = tvm.ir.load_json(program.module.read_text())
+        machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+        got = machine["main"](tvm.runtime.tensor(x)).numpy()
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)

@@ -13,7 +13,10 @@ from tests import models
 from tunefarm.devices.probe import probe
 from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.measure.assemble import AssembleRequest, assemble
+from tunefarm.measure.facts import PART
 from tunefarm.measure.gate import Array
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import PlaceRequest, Runner
 
 pytestmark = pytest.mark.tvm
 
@@ -85,6 +88,18 @@ def test_parts_that_nothing_else_reads_are_written_in_place(tmp_path: Path) -> N
     assert libraries["tuned"].joined == 1
     assert libraries["untuned"].joined == 0
     assert libraries["tuned"].functions == libraries["untuned"].functions - 1
+    placing = PlaceRequest(
+        tuple(one.library for one in libraries.values()), program.inputs, Protocol(), 0
+    )
+    runner = Runner(2, Protocol().memory_bytes)
+    tuned, untuned = runner.place(placing)
+    runner.close()
+    calls = {name for name in tuned if not name.startswith("vm.")}
+    assert len(calls) == libraries["tuned"].functions - 1, "all but main"
+    assert any(PART in name for name in calls)
+    assert not any(PART in name for name in untuned)
+    assert all(min(samples) > 0 for samples in tuned.values())
+    assert len({len(samples) for samples in [*tuned.values(), *untuned.values()]}) == 1
     x = np.random.default_rng(0).normal(size=(1, 8, 9, 9)).astype(np.float32)
     (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
     for one in libraries.values():

@@ -329,6 +329,24 @@ def test_planted_faults_are_recorded_and_the_job_finishes(home: Home, tmp_path: 
     assert left_over(str(home.root)) == []
 
 
+def test_where_transposes_would_stay_inside_both_layouts_are_measured(
+    home: Home, tmp_path: Path
+) -> None:
+    model = models.rows_inside(tmp_path / "rows.onnx")
+    done = tunefarm("submit", model, "--targets", "llvm", "--trials", 6, "--json")
+    assert done.code == 0, done.err
+    journal = Journal(home)
+    (event,) = [e for e in journal.events(done.json["job"]) if e["kind"] == "layout"]
+    journal.close()
+    measured_ms = event["detail"]["ms"]
+    assert set(measured_ms) == {"NCHW", "NHWC"}
+    assert event["detail"]["layout"] == min(measured_ms, key=measured_ms.__getitem__)
+    artifact = done.json["targets"]["llvm"]["artifact"]
+    manifest = tunefarm("artifacts", "inspect", artifact, "--json").json
+    assert f'"{event["detail"]["layout"]}"' in json.dumps(manifest)
+    assert f"computed in {event['detail']['layout']}" in done.err
+
+
 def wait_for(condition: Any, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

@@ -128,6 +128,27 @@ def test_a_resumed_job_measures_nothing_twice_and_loses_nothing(seed: int, crash
     assert second.state.measured <= limits.trials
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**20))
+def test_a_job_that_may_stop_early_ends_with_fewer_trials(seed: int) -> None:
+    """Latencies from one range: little is gained after the first hundred."""
+    limits = Limits(trials=2000, batch=4, patience=2000, enough=0.5)
+    world = World(limits, 2, seed)
+    world.run()
+    known = [one for one in world.state.tasks.values() if one.baseline_s is not None]
+    assert (100 if known else 0) <= world.state.measured < 1000
+    assert world.state.phase is Phase.DONE
+
+
+def test_every_phase_after_tuning_is_gone_through_once() -> None:
+    world = World(Limits(trials=4, batch=4, processes=(2, 3, 4, 5)), 1, 0)
+    world.run()
+    after = [e for e in world.log if isinstance(e, ProcessDone | StepDone)]
+    phases = [Phase.RACE] * 2 + [Phase.VARIANTS] + [Phase.PLACE] * 3 + [Phase.FINAL] * 4
+    phases += [Phase.ASSEMBLE] + [Phase.COMPARE] * 5 + [Phase.PACKAGE]
+    assert [e.phase for e in after] == phases
+
+
 def test_a_kernel_at_its_roof_is_left_alone() -> None:
     world = World(Limits(trials=60), 2, 0)
     world.state.tasks["t0"].floor_s = 1e-4

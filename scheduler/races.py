@@ -1,0 +1,196 @@
+"""After tuning: who races, inside the model too, and what the evidence says of each kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from tunefarm.frontend.program import Program, TuningTask
+from tunefarm.measure.facts import PART
+from tunefarm.measure.judge import finalists, judge, race_order, race_winner
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.stats import Verdict
+from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
+from tunefarm.scheduler.state import Phase
+from tunefarm.search.candidate import Candidate
+
+_STAGE = {
+    Phase.RACE: "race",
+    Phase.PLACE: "place",
+    Phase.FINAL: "final",
+    Phase.COMPARE: "model",
+}
+
+
+def process_measurements(phase: Phase, process: int, answer: dict[str, Any]) -> list[Measurement]:
+    """What one fresh process of a phase reported, as rows of the journal."""
+    if phase is Phase.COMPARE:
+        entries = list(answer.items())
+    else:
+        entries = [pair for samples in answer.values() for pair in samples.items()]
+    return [
+        Measurement(candidate, _STAGE[phase], process, tuple(samples))
+        for candidate, samples in entries
+    ]
+
+
+def kernel_of(function: str) -> str:
+    """The program's name of a library's function: it may write a part of a whole, and may take
+    packed weights."""
+    return function.partition(PART)[0].removesuffix("_prepacked")
+
+
+def _of_task(task: TuningTask, functions: dict[str, list[float]]) -> list[float]:
+    """Seconds per call of a kernel in each watched inference, of those of its functions."""
+    runs = [samples for name, samples in functions.items() if kernel_of(name) in task.functions]
+    return [sum(one) / task.weight for one in zip(*runs, strict=True)] if runs else []
+
+
+@dataclass(frozen=True)
+class Races:
+    """Reads every decision off the journal, so that a resumed job decides the same.
+
+    Args:
+        candidates: every candidate known, by id; the caller adds to it.
+    """
+
+    journal: Journal
+    job: Job
+    target: JobTarget
+    program: Program
+    protocol: Protocol
+    candidates: dict[str, Candidate]
+
+    def settle(self, protocol: Protocol) -> None:
+        """From here on measure by `protocol`: it goes by what tuning found, and stays."""
+        calls = protocol.slow_calls
+        self.journal.add_event(self.job.id, "finals", target=self.target.name, slow_calls=calls)
+
+    def settled(self) -> Protocol:
+        """What `settle` was told first; the job's own before that."""
+        for event in self.journal.events(self.job.id):
+            if event["kind"] == "finals" and event["detail"]["target"] == self.target.name:
+                calls = event["detail"]["slow_calls"]
+                return dataclasses.replace(self.protocol, slow_calls=calls)
+        return self.protocol
+
+    def entries(self, phase: Phase, screened: dict[str, float]) -> dict[str, list[str]]:
+        """Who runs, by kernel: in the race its best candidates, in the final their winner and the
+        untuned schedule.
+
+        Args:
+            screened: median latency in seconds of every sound candidate, baselines included.
+        """
+        winners = self.winners() if phase is Phase.FINAL else {}
+        entries = {}
+        for task, base in self._baselines().items():
+            if phase is Phase.FINAL:
+                chosen = [base, winners[task]] if task in winners else []
+            else:
+                mine = {c: s for c, s in screened.items() if self._proposed_for(c, task)}
+                chosen = finalists(mine, self.protocol.race_top)
+            if chosen and base in screened:
+                entries[task] = chosen
+        return entries
+
+    def _baselines(self) -> dict[str, str]:
+        """The untuned candidate of each kernel, in the program's order."""
+        untuned = {c.task: c.id for c in self.candidates.values() if c.untuned}
+        return {task.id: untuned[task.id] for task in self.program.tasks}
+
+    def _proposed_for(self, candidate: str, task: str) -> bool:
+        one = self.candidates[candidate]
+        return one.task == task and not one.untuned
+
+    def samples(self, stage: str) -> dict[str, dict[int, tuple[float, ...]]]:
+        """By candidate, by process."""
+        found: dict[str, dict[int, tuple[float, ...]]] = {}
+        for m in self.journal.measurements(self.job.id, self.target.name, (stage,)):
+            found.setdefault(m.candidate, {})[m.process] = m.samples
+        return found
+
+    def _of_kernels(self, stage: str) -> dict[str, dict[str, dict[int, tuple[float, ...]]]]:
+        """The samples of a stage, by kernel and candidate, untuned ones left out."""
+        samples = self.samples(stage)
+        return {
+            task: {c: runs for c, runs in samples.items() if self._proposed_for(c, task)}
+            for task in self._baselines()
+        }
+
+    def variants(self) -> tuple[dict[str, str], ...]:
+        """The schedules with which the model is to be measured, by kernel: the race's winners, and
+        the runners-up of the kernels in which they are close; nothing where they nowhere are."""
+        winners, others = {}, {}
+        for task, raced in self._of_kernels("race").items():
+            seconds = race_order(raced, self.protocol.race_processes)
+            order = list(seconds)
+            if order:
+                winners[task] = order[0]
+            if len(order) > 1 and seconds[order[1]] <= self.protocol.place_near * seconds[order[0]]:
+                others[task] = order[1]
+        return (winners, {**winners, **others}) if others else ()
+
+    def winners(self) -> dict[str, str]:
+        """By kernel: of two that were close in the race, the one that is faster in the model."""
+        placed = self._of_kernels("place")
+        winners = {}
+        for task, raced in self._of_kernels("race").items():
+            winner = race_winner(placed[task], self.protocol.place_processes) or race_winner(
+                raced, self.protocol.race_processes
+            )
+            if winner is not None:
+                winners[task] = winner
+        return winners
+
+    def placed(self, found: list[dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
+        """What one process says of the variants' functions, as seconds per call by kernel and
+        candidate: of the kernels in which they differ."""
+        if not found:
+            return {}
+        answer: dict[str, dict[str, list[float]]] = {}
+        first, second = self.variants()
+        differing = [
+            task for task in self.program.tasks if first.get(task.id) != second.get(task.id)
+        ]
+        for task in differing:
+            runs = [_of_task(task, functions) for functions in found]
+            if all(runs):
+                answer[task.id] = {first[task.id]: runs[0], second[task.id]: runs[1]}
+        return answer
+
+    def decide_kernels(self) -> None:
+        """A verdict for every kernel, from the held-out run alone."""
+        winners, samples = self.winners(), self.samples("final")
+        screened = self.journal.measurements(self.job.id, self.target.name, ("screen",))
+        tried = {self.candidates[m.candidate].task for m in screened}
+        near = {self.candidates[m.candidate].task for m in screened if not m.truncated}
+        for task, base in self._baselines().items():
+            winner = winners.get(task)
+            result = None
+            if winner is not None:
+                result = judge(
+                    samples.get(base, {}),
+                    samples.get(winner, {}),
+                    self.protocol.final_processes,
+                    self.protocol,
+                )
+            # Tried, and none came near enough to the untuned schedule to race against it.
+            given_up = task in tried and task not in near
+            self.journal.add_verdict(
+                self.job.id,
+                self.target.name,
+                task,
+                winner,
+                result,
+                Verdict.SLOWER if given_up else Verdict.UNMEASURED,
+            )
+
+    def tuned_traces(self) -> dict[str, str]:
+        """The winning trace of each kernel that is FASTER; the others keep their untuned one."""
+        verdicts = self.journal.verdicts(self.job.id, self.target.name)
+        return {
+            task.id: self.candidates[verdicts[task.id]["winner"]].trace
+            for task in self.program.tasks
+            if task.id in verdicts and verdicts[task.id]["verdict"] == Verdict.FASTER
+        }

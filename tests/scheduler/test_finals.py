@@ -1,0 +1,117 @@
+"""Close calls of the race: who is measured inside the model, and what that decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.results.test_journal import make_job
+from tunefarm.devices.device import Device
+from tunefarm.frontend.program import Program, TensorSpec, TuningTask
+from tunefarm.home import Home
+from tunefarm.measure.protocol import Protocol
+from tunefarm.results.journal import JobTarget, Journal, Measurement
+from tunefarm.scheduler.finals import Finals
+from tunefarm.scheduler.races import Races
+from tunefarm.scheduler.state import Phase
+from tunefarm.search.candidate import Candidate, baseline
+
+PROTOCOL = Protocol()
+SPEC = TensorSpec("x", (4,), "float32")
+
+
+@pytest.fixture
+def finals(home: Home, device: Device, tmp_path: Path):
+    """Two kernels, the first one called by two functions; each with three candidates."""
+    journal, job = Journal(home), make_job()
+    target = JobTarget("llvm", device.target, device, "tc")
+    journal.add_job(job, [target])
+    tasks = (
+        TuningTask("a", "conv", ("conv", "conv1"), 2, 1.0, 1, (SPEC,)),
+        TuningTask("b", "dense", ("dense",), 1, 1.0, 1, (SPEC,)),
+    )
+    program = Program(tmp_path / "program", (SPEC,), (SPEC,), tasks, {})
+    journal.add_tasks(job.id, "llvm", tasks)
+    made = [baseline(task.id, device.target.text, "tc") for task in tasks]
+    made += [
+        Candidate(task.id, device.target.text, "tc", f"[[],[{n}]]", "random")
+        for task in tasks
+        for n in range(3)
+    ]
+    by_id = {one.id: one for one in made}
+    yield Finals(home, Races(journal, job, target, program, PROTOCOL, by_id), tmp_path)
+    journal.close()
+
+
+def proposed(finals: Finals, task: str) -> list[str]:
+    return [c.id for c in finals.races.candidates.values() if c.task == task and not c.untuned]
+
+
+def run(finals: Finals, stage: Phase, seconds: dict[str, float], processes: int) -> None:
+    for process in range(processes):
+        rows = [Measurement(c, stage.value, process, (s, s)) for c, s in seconds.items()]
+        finals.races.journal.add_process("net-1", "llvm", stage.value, process, rows)
+
+
+def raced(finals: Finals) -> tuple[list[str], list[str]]:
+    """Of the first kernel two are close, of the second none."""
+    a, b = proposed(finals, "a"), proposed(finals, "b")
+    seconds = {a[0]: 1.05, a[1]: 1.0, a[2]: 1.2, b[0]: 1.0, b[1]: 1.2, b[2]: 1.3}
+    run(finals, Phase.RACE, seconds, PROTOCOL.race_processes)
+    return a, b
+
+
+def test_without_a_close_call_nothing_is_placed(finals: Finals) -> None:
+    a, b = proposed(finals, "a"), proposed(finals, "b")
+    run(finals, Phase.RACE, {a[0]: 1.0, a[1]: 1.2, b[0]: 1.0}, PROTOCOL.race_processes)
+    assert finals.races.variants() == ()
+    assert finals.variant_requests() == []
+    assert finals.place_request(0) is None
+    assert finals.races.placed([]) == {}
+    assert finals.races.winners() == {"a": a[0], "b": b[0]}
+
+
+def test_close_calls_differ_between_the_variants(finals: Finals) -> None:
+    a, b = raced(finals)
+    assert finals.races.variants() == ({"a": a[1], "b": b[0]}, {"a": a[0], "b": b[0]})
+    requests = finals.variant_requests()
+    assert [dict(r.traces)["conv1"] for r in requests] == [
+        finals.races.candidates[a[1]].trace,
+        finals.races.candidates[a[0]].trace,
+    ]
+    assert finals.place_request(0) is None, "they are not compiled"
+    for request in requests:
+        request.library.parent.mkdir(parents=True, exist_ok=True)
+        request.library.touch()
+    placing = finals.place_request(1)
+    assert placing is not None
+    assert placing.variants == tuple(r.library for r in requests)
+    finals.drop_variants()
+    assert finals.place_request(1) is None
+    assert list(requests[0].library.parent.iterdir()) == []
+
+
+def test_functions_of_a_kernel_are_one_and_its_seconds_are_of_a_call(finals: Finals) -> None:
+    """Whatever the library calls them: with packed weights, or as parts of a whole."""
+    a, _ = raced(finals)
+    found = [
+        {"conv_prepacked": [2.0, 3.0], "conv1__part0_of_8": [4.0, 5.0], "dense": [9.0, 9.0]},
+        {"conv_prepacked": [1.0, 1.0], "conv1": [1.0, 2.0], "vm.builtin.reshape": [0.1, 0.1]},
+    ]
+    assert finals.races.placed(found) == {"a": {a[1]: [3.0, 4.0], a[0]: [1.0, 1.5]}}
+    assert finals.races.placed([{"dense": [1.0]}, {"dense": [1.0]}]) == {}, "it was not called"
+
+
+def test_the_model_decides_what_is_close(finals: Finals) -> None:
+    a, b = raced(finals)
+    assert finals.races.winners() == {"a": a[1], "b": b[0]}
+    run(finals, Phase.PLACE, {a[1]: 1.0, a[0]: 0.9}, PROTOCOL.place_processes)
+    assert finals.races.winners() == {"a": a[0], "b": b[0]}
+
+
+def test_a_runner_up_that_lacks_a_process_cannot_win(finals: Finals) -> None:
+    a, _ = raced(finals)
+    run(finals, Phase.PLACE, {a[1]: 1.0}, PROTOCOL.place_processes)
+    run(finals, Phase.PLACE, {a[0]: 0.9}, 1)
+    assert finals.races.winners()["a"] == a[1]
