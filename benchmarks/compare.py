@@ -8,7 +8,8 @@ each run in a process of its own, one after another. A run that is in RESULTS.js
 done again, so an interrupted comparison goes on where it stood. `--table` only prints the tables.
 
 Where both tuners have run, every tuner's best schedule of every seed is built anew and timed by one
-harness, interleaved in five fresh processes, with ONNX Runtime in turns beside them.
+harness, interleaved in fresh processes, with ONNX Runtime in turns beside them: one process of each
+kernel after another, and that several times, for the machine's slow phases last for minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tunefarm.measure.runner import RaceRequest, Runner, ScreenRequest
 
 HERE = Path(__file__).parent
 TUNERS = ("tunefarm", "metaschedule-warm", "metaschedule")
-FINAL_PROCESSES = 5
+FINAL_PASSES = 5
 ROOF_PROCESSES = 3
 
 
@@ -117,9 +118,33 @@ def compare(
                     run = tune(tuner, program, task, gauge, directory / "device.json", trials, seed)
                     store.put("runs", kernel.name, tuner, str(seed), value=run)
                     log(f"{kernel.name} {tuner} seed {seed}: {summary(run, task)}")
-    for kernel in kernels:
-        if {"tunefarm", "metaschedule"} <= set(store.data["runs"][kernel.name]):
-            final(store, kernel, *programs[kernel.name], device, gauge, directory / kernel.name)
+    due = [kernel for kernel in kernels if is_due(store.data, kernel)]
+    entrants = {k.name: built(store, k, *programs[k.name], device, directory / k.name) for k in due}
+    for number in range(FINAL_PASSES):
+        for kernel in due:
+            names = {name for name, _ in entrants[kernel.name][1]}
+            kept = store.data.get("processes", {}).get(kernel.name, {}).get(str(number), {})
+            if names <= set(kept):
+                continue
+            model = directory / kernel.name / f"{kernel.name}.onnx"
+            found = timed(entrants[kernel.name], model, device, gauge, number)
+            log(f"{kernel.name} ms: { {n: round(s * 1e3, 4) for n, s in found.items()} }")
+            store.put("processes", kernel.name, str(number), value=found)
+    for kernel in due:
+        of, task = store.data["processes"][kernel.name].values(), programs[kernel.name][1]
+        # Whoever faults in one of them has no result.
+        names = set.intersection(*(set(one) for one in of))
+        medians = {name: statistics.median(one[name] for one in of) for name in names}
+        store.put("finals", kernel.name, value=medians)
+        store.put("kernels", kernel.name, value={"flops": task.flops, "bytes": task.bytes})
+
+
+def is_due(data: dict[str, Any], kernel: Kernel) -> bool:
+    """Whether both tuners have run, and not every run's best has been timed yet."""
+    runs = data["runs"][kernel.name]
+    names = {f"{t} {s}" for t, seeds in runs.items() for s, run in seeds.items() if best_of(run)}
+    known = set(data.get("finals", {}).get(kernel.name, {}))
+    return {"tunefarm", "metaschedule"} <= set(runs) and not names <= known
 
 
 def log(text: str) -> None:
@@ -187,27 +212,26 @@ def tune(
     return run
 
 
-def final(
+Entrants = tuple[KernelFacts, tuple[tuple[str, Library], ...]]
+FINAL = Protocol(race_kernel_s=3.0)
+
+
+def built(
     store: Store,
     kernel: Kernel,
     program: Program,
     task: TuningTask,
     device: Device,
-    gauge: Path,
     directory: Path,
-) -> None:
-    """Time the best of every run so far that has not been timed yet, together."""
+) -> Entrants:
+    """The best schedule of every run so far, built anew."""
     runs = {
         f"{tuner} {seed}": next(t for _, latency, t in run["results"] if t and latency)
         for tuner, seeds in store.data["runs"][kernel.name].items()
         for seed, run in seeds.items()
         if best_of(run)
     }
-    if set(runs) <= set(store.data.get("finals", {}).get(kernel.name, {})):
-        return
-    protocol = Protocol(race_kernel_s=3.0)
-    builder = Builder(60.0)
-    runner = Runner(device.cores, protocol.memory_bytes, gauge)
+    builder, runner = Builder(60.0), Runner(device.cores, FINAL.memory_bytes)
     facts = KernelFacts(task.id, task.args, task.flops, directory / "reference.npz")
 
     def build(trace: str, name: str) -> Library:
@@ -217,21 +241,21 @@ def final(
         return built.library
 
     untuned = build("", "untuned.so")
-    runner.screen(ScreenRequest(untuned, facts, protocol, None, make_reference=True))
+    runner.screen(ScreenRequest(untuned, facts, FINAL, None, make_reference=True))
     entries = tuple((name, build(trace, f"{i}.so")) for i, (name, trace) in enumerate(runs.items()))
     builder.close()
     runner.close()
-    samples: dict[str, list[float]] = {name: [] for name in [*runs, "onnxruntime"]}
-    model = program.directory.parent / f"{kernel.name}.onnx"
-    for process in range(FINAL_PROCESSES):
-        request = RaceRequest(((facts, entries),), protocol, 40, process)
-        for name, found in runner.race(request)[task.id].items():
-            samples[name].append(statistics.median(found))
-        samples["onnxruntime"].append(onnxruntime_s(model, device.cores))
-    medians = {name: statistics.median(found) for name, found in samples.items()}
-    store.put("finals", kernel.name, value=medians)
-    store.put("kernels", kernel.name, value={"flops": task.flops, "bytes": task.bytes})
-    log(f"{kernel.name} finals, ms: { {n: round(m * 1e3, 4) for n, m in medians.items()} }")
+    return facts, entries
+
+
+def timed(
+    entrants: Entrants, model: Path, device: Device, gauge: Path, process: int
+) -> dict[str, float]:
+    """All entrants in one fresh process, then ONNX Runtime: median seconds of a call."""
+    runner = Runner(device.cores, FINAL.memory_bytes, gauge)
+    raced = runner.race(RaceRequest((entrants,), FINAL, 40, process))[entrants[0].task]
+    medians = {name: statistics.median(found) for name, found in raced.items()}
+    return {**medians, "onnxruntime": onnxruntime_s(model, device.cores)}
 
 
 def onnxruntime_s(model: Path, threads: int) -> float:

@@ -14,7 +14,7 @@ from tvm.relax import transform
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunefarm.devices.target import Target
-from tunefarm.errors import last_line
+from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.channel_shuffle import Move, shuffled_groups
 from tunefarm.frontend.pass_log import PassLog, run_passes
 
@@ -57,6 +57,11 @@ def convert_layout(
     try:
         converted = run_passes(module, passes, target, scratch, "layout")
     except Exception as error:
+        if wanted is Layout.LAST:
+            raise UnsupportedModel(
+                f"the network cannot be computed in NHWC: {last_line(error)}",
+                hint="Leave --layout to tunefarm.",
+            ) from error
         log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {last_line(error)}")
         return Laid(module, Layout.FIRST)
     converted, absorbed = absorb_shuffles(converted, scratch)

@@ -7,6 +7,7 @@ others go on in it (`call_tir_inplace`); the kernel that would have copied is go
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +111,10 @@ def _shift(indices: Any, axes: list[Any]) -> tuple[int, int] | None:
     return None if len(shifted) > 1 else (shifted or [(0, 0)])[0]
 
 
+def _sizes_of(variable: Any) -> tuple[int, ...]:
+    return tuple(int(size) for size in variable.ty.shape)
+
+
 def _sizes(buffer: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in buffer.ty.shape)
 
@@ -129,7 +134,7 @@ def join(module: tvm.IRModule, known: dict[str, Concatenation]) -> tuple[tvm.IRM
         bindings = list(block.bindings)
         for binding in block.bindings:
             one = known.get(_callee(binding))
-            parts = _parts(module, binding, bindings, uses) if one is not None else None
+            parts = _parts(module, binding, one, bindings, uses) if one is not None else None
             if one is not None and parts is not None:
                 bindings = _joined(builder, binding, parts, bindings, one)
                 joined += 1
@@ -174,19 +179,27 @@ def _callee(binding: Any) -> str:
 
 
 def _parts(
-    module: tvm.IRModule, binding: Any, bindings: list[Any], uses: dict[str, int]
+    module: tvm.IRModule,
+    binding: Any,
+    one: Concatenation,
+    bindings: list[Any],
+    uses: dict[str, int],
 ) -> list[Any] | None:
     """The bindings that make what `binding` concatenates, in its order; None where one of them is
     no kernel's result, is read elsewhere too, or must have its result in an array of its own."""
     made = {_id(one.var): one for one in bindings}
     parts = []
-    for argument in binding.value.args[1].fields:
+    for number, argument in enumerate(binding.value.args[1].fields):
         part = made.get(_id(argument)) if isinstance(argument, relax.Var) else None
         single = part is not None and _callee(part) and uses[_id(argument)] == 1
         if part is None or not single or not isinstance(part.var.ty, relax.TensorType):
             return None
-        if streams(module[part.value.args[0]]):
-            return None  # its vectors may not lie where they could be in the whole
+        # Elements of the whole before the part begins, and between its rows.
+        inner = math.prod(_sizes_of(part.var)[one.axis + 1 :])
+        apart = (one.starts[number] * inner, _sizes_of(binding.var)[one.axis] * inner)
+        lanes = streams(module[part.value.args[0]])
+        if lanes and any(distance % lanes for distance in apart):
+            return None  # its vectors would not lie at multiples of their length
         parts.append(part)
     return parts if len({_id(part.var) for part in parts}) == len(parts) else None
 

@@ -32,9 +32,16 @@ def race_order(raced: Samples, processes: int) -> dict[str, float]:
     return dict(sorted(medians.items(), key=lambda one: one[1]))
 
 
-def race_winner(raced: Samples, processes: int) -> str | None:
-    """The fastest of `race_order`, None where nothing is proven."""
-    return next(iter(race_order(raced, processes)), None)
+def faster_in_all(challenger: Runs, holder: Runs, processes: int) -> bool:
+    """Whether the challenger's median is the lower one in every one of the processes."""
+    return (
+        _complete(challenger, processes)
+        and _complete(holder, processes)
+        and all(
+            statistics.median(challenger[p]) < statistics.median(holder[p])
+            for p in range(processes)
+        )
+    )
 
 
 def judge(base: Runs, tuned: Runs, processes: int, protocol: Protocol) -> Comparison | None:

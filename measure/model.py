@@ -16,6 +16,7 @@ from tvm.runtime.vm import VirtualMachine
 from tunefarm.measure import weights
 from tunefarm.measure.facts import InPlace
 from tunefarm.measure.gate import Array, make_input
+from tunefarm.measure.steady import Steady
 
 if TYPE_CHECKING:
     from tunefarm.measure.runner import InPlaceRequest, ModelRequest, PlaceRequest
@@ -112,27 +113,34 @@ def in_place(request: InPlaceRequest) -> InPlace:
     )
 
 
-def place(request: PlaceRequest) -> list[dict[str, list[float]]]:
+def place(request: PlaceRequest, steady: Steady | None) -> list[dict[str, list[float]]]:
     """Rounds of all variants in random order: of each an inference that is not watched, which
     leaves the caches as it would find them, and one that is.
 
     Returns:
-        By variant and function, seconds of each watched inference in it, all calls together.
+        By variant and function, seconds of each watched inference in it, all calls together;
+        nothing of a model that is too slow for enough of them.
     """
     protocol = request.protocol
     inputs = [
         make_input(spec, 1000 * request.process + index, positive=False)
         for index, spec in enumerate(request.inputs)
     ]
-    models = [CompiledModel(library) for library in request.variants]
-    bound = [model.upload(inputs) for model in models]
-    for model, arguments in zip(models, bound, strict=True):
-        model.run(arguments)  # a first one is slower
-    slowest = max(_seconds(*one) for one in zip(models, bound, strict=True))
-    rounds = max(2, min(protocol.model_rounds, int(protocol.place_s / slowest)))
+    # Who is loaded first has other pages: by turns.
+    order = range(len(request.variants))[:: -1 if request.process % 2 else 1]
+    models = {number: CompiledModel(request.variants[number]) for number in order}
+    bound = {number: model.upload(inputs) for number, model in models.items()}
+    for number, model in models.items():
+        model.run(bound[number])  # a first one is slower
+    slowest = max(_seconds(model, bound[number]) for number, model in models.items())
+    rounds = min(protocol.model_rounds, int(protocol.place_s / slowest))
+    if rounds < protocol.place_rounds:
+        return []
     rng = random.Random(protocol.seed + request.process)
     found: list[dict[str, list[float]]] = [{} for _ in models]
     for _ in range(rounds):
+        if steady is not None:
+            steady.wait()
         for number in rng.sample(range(len(models)), len(models)):
             models[number].run(bound[number])
             for name, seconds in _watched(models[number], bound[number]).items():

@@ -29,7 +29,8 @@ class Protocol:
         race_process_s: time for all kernels' rounds in one process; many kernels share it.
         place_near: candidates of a kernel whose race times lie within this factor of each other are
             measured again inside the model; place_processes, place_s: fresh processes of that, and
-            time for the watched inferences of each variant in one, at most `model_rounds`.
+            time for the watched inferences of each variant in one, at most `model_rounds`; where
+            there is none for `place_rounds` of them, the race decides.
         final_processes, final_rounds: the same for the held-out run, winner against untuned. With
             fewer than six processes the bootstrap of their median cannot reach 95 %.
         model_processes, model_rounds, model_s: the same for the whole model.
@@ -62,7 +63,8 @@ class Protocol:
     race_process_s: float = 30.0
     place_near: float = 1.1
     place_processes: int = 3
-    place_s: float = 0.5
+    place_rounds: int = 5
+    place_s: float = 1.0
     final_processes: int = 6
     final_rounds: int = 5
     model_processes: int = 6

@@ -180,7 +180,7 @@ class Runner:
 
     def place(self, request: PlaceRequest) -> list[dict[str, list[float]]]:
         """Seconds of an inference in each function of each variant, in a fresh process begun while
-        all cores are there; nothing where a variant faults."""
+        all cores are there; nothing where one faults, or takes too long for enough of them."""
         self.await_steady()
         try:
             with self._new_child() as child:

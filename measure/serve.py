@@ -44,6 +44,10 @@ def _race(request: KernelRace) -> dict[str, list[float]]:
     return kernel.race(request, _ARGUMENTS, _STEADY)
 
 
+def _place(request: PlaceRequest) -> list[dict[str, list[float]]]:
+    return model.place(request, _STEADY)
+
+
 def _named(request: str) -> float | bool:
     if request == "canary":
         return kernel.canary()
@@ -56,6 +60,6 @@ _HANDLERS: dict[type, Callable[[Any], Any]] = {
     KernelRace: _race,
     ModelRequest: model.interleave,
     InPlaceRequest: model.in_place,
-    PlaceRequest: model.place,
+    PlaceRequest: _place,
     str: _named,
 }

@@ -73,6 +73,24 @@ class SearchWorker:
         self._observe(news)
         return self._proposer(task).propose(count, in_flight)
 
+    def likeliest(self, task: str) -> str | None:
+        """The trace of the point that the hardware model expects most of; None for a kernel that
+        no model knows, or whose space fails."""
+        from tunefarm.search.replay import load_workload
+        from tunefarm.search.spaces import design_space
+
+        try:
+            space = design_space(
+                load_workload(workload_path(self._plan.program, task)), self._plan.target
+            )
+            for one in sorted(space.modelled(), key=lambda one: one.seconds)[:3]:
+                proposal = space.realise(one.point, self._plan.seed)
+                if proposal is not None:
+                    return proposal.trace
+        except Exception:  # TVM raises many types; the kernel stays untuned
+            return None
+        return None
+
     def taught(self, news: Collection[Result]) -> list[Taught]:
         """What a cost model can learn from this search's candidates."""
         self._observe(news)
@@ -215,6 +233,7 @@ def spawn(
 
 
 def _gather(references: list[Any]) -> list[Any]:
+    ray.wait(references, num_returns=max(1, len(references)))  # nothing runs on when one fails
     return [ray.get(reference) for reference in references]
 
 

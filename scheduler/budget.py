@@ -148,7 +148,7 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
     model_s = WHOLE * sum(p.weight * (p.baseline_s or 0.0) for p in tasks)
     slow = protocol.slow_calls * sum(untuned)
     races = protocol.race_processes * (0.6 + 0.14 * len(untuned))
-    races += 3.0 + 0.17 * len(untuned) + protocol.place_processes * (1.0 + 4 * protocol.place_s)
+    races += 3.0 + 0.17 * len(untuned) + protocol.place_processes * _placing_s(tasks, protocol)
     finals = protocol.final_processes * (0.6 + 0.08 * len(untuned) + slow)
     runs = 1 + min(protocol.model_rounds, protocol.model_s / 2 / max(1e-4, model_s))
     if protocol.slow_model(model_s):
@@ -157,8 +157,17 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
     return races + finals + model + 2.0 + 0.17 * len(untuned) + 20.0
 
 
-SHARE = 0.5
-"""Of a budget, the least that tuning gets."""
+def _placing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
+    """Seconds of one process with two variants of the tuned model, as far as it is tuned: two first
+    runs of each, and two runs of each in every round."""
+    tuned_s = sum(p.weight * p.best[-1][1] for p in tasks if p.best)
+    rounds = min(protocol.model_rounds, int(protocol.place_s / max(1e-4, tuned_s)))
+    return 1.0 + 4 * tuned_s * (1 + (rounds if rounds >= protocol.place_rounds else 0))
+
+
+SHARE, LEAST = 0.5, 0.25
+"""Of a budget, what tuning is to get, and what it gets at the least: where the finals take more
+than the first leaves them, they call what is slow less often, and then tuning gives way."""
 WORTH = 0.05
 """Of a budget, the least that fewer calls must save."""
 
@@ -180,11 +189,11 @@ def affordable(tasks: Collection[Progress], protocol: Protocol, budget_s: float 
 def tuning_s(tasks: Collection[Progress], protocol: Protocol, budget_s: float) -> float:
     """Seconds of a budget until tuning must stop for the budget to be kept."""
     closing = closing_s(tasks, affordable(tasks, protocol, budget_s))
-    return budget_s - min(closing, (1 - SHARE) * budget_s)
+    return budget_s - min(closing, (1 - LEAST) * budget_s)
 
 
 def overrun_s(tasks: Collection[Progress], protocol: Protocol, budget_s: float) -> float:
     """Seconds by which a budget cannot be kept: the finals take longer than tuning leaves them,
     however few calls they make."""
     closing = closing_s(tasks, affordable(tasks, protocol, budget_s))
-    return max(0.0, closing - (1 - SHARE) * budget_s)
+    return max(0.0, closing - (1 - LEAST) * budget_s)

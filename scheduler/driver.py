@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -15,8 +16,15 @@ import ray
 from tunefarm.devices.lock import DeviceLock
 from tunefarm.devices.registry import local_devices
 from tunefarm.devices.roof import Roof
-from tunefarm.errors import Interrupted, JobError, JobFailed, NoDevice, TunefarmError
-from tunefarm.frontend.importer import Importing, ImportRequest, import_model
+from tunefarm.errors import (
+    Cancelled,
+    Interrupted,
+    JobError,
+    JobFailed,
+    NoDevice,
+    TunefarmError,
+)
+from tunefarm.frontend.importer import Importing, ImportRequest
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
@@ -33,12 +41,6 @@ from tunefarm.scheduler.target_run import TargetRun
 TRACKER_LIMIT_S = 180.0
 QUIET_LIMIT_S = 30.0
 DEFAULT_TRIALS = 1000
-
-
-class Cancelled(TunefarmError):
-    """Somebody asked for the job's end."""
-
-    exit_code = 5
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class _Driver:
                 done[target.name] = Packaged(Path(row["path"]), row["digest"], row["summary"])
                 continue
             if index:
-                program = import_model(self._import_request(target))
+                program = self._imported(self._import_request(target))
             done[target.name] = self._run_target(target, program, len(targets) - index)
         self.journal.add_event(self.job.id, "succeeded")
         self._show("track")
@@ -213,6 +215,7 @@ class _Driver:
         other = program.evidence.get("other_layout")
         if not other:
             return program
+        request = self._import_request(target, other)
         trial = LayoutTrial(
             self.journal,
             self.job,
@@ -220,15 +223,28 @@ class _Driver:
             protocol,
             self._directory(target),
             roof_path(self.home, target.device),
+            self.check,
         )
         chosen = trial.decided()
         if chosen is None:
             self._show("layout")
             self.quiet()
-            second = import_model(self._import_request(target, other))
-            chosen = trial.decide((program, second))
-            self.reporter.line(f"{target.name}: computed in {chosen}, the faster of two layouts")
-        return import_model(self._import_request(target, other)) if chosen == other else program
+            chosen, why = trial.decide(program, lambda: self._imported(request))
+            self.reporter.line(f"{target.name}: {why}")
+        if chosen == other:
+            return self._imported(request)
+        shutil.rmtree(request.directory, ignore_errors=True)
+        return program
+
+    def _imported(self, request: ImportRequest) -> Program:
+        """An import that can be interrupted."""
+        importing = Importing(request)
+        try:
+            while not importing.wait(0.5):
+                self.check()
+            return importing.result()
+        finally:
+            importing.close()
 
     def _run_target(self, target: JobTarget, program: Program, targets_left: int) -> Packaged:
         protocol = Protocol(**self.job.protocol)
@@ -244,6 +260,7 @@ class _Driver:
                 protocol.model_processes,
             ),
         )
+        roof = self._roof(target)
         program = self._in_faster_layout(target, program, protocol)
         transfer, note = learning.begin(self.home, self.job)
         if note:
@@ -266,7 +283,7 @@ class _Driver:
             self.sync,
             self.quiet,
             transfer,
-            self._roof(target),
+            roof,
         )
         try:
             return run.run()

@@ -64,7 +64,7 @@ class Finals:
     def drop_variants(self) -> None:
         """They are as large as the model, and have had their say."""
         for file in (self.directory / "model").glob("variant*"):
-            file.unlink()
+            file.unlink(missing_ok=True)
 
     def assemble_requests(self) -> tuple[AssembleRequest, AssembleRequest]:
         """The tuned model, and the plain build that it is compared with."""

@@ -1,28 +1,32 @@
 """Which layout a network is computed in, where the import cannot tell: both are measured.
 
-Every kernel of either program takes the schedule that its hardware model likes best, both models
-are compiled, and run in turns: what is compared is the whole, transposes and all. A search of both
-would tell them apart better and take twice as long.
+Every kernel of either program takes the schedule that its hardware model expects most of (one that
+no model knows stays untuned), both models are compiled, and run in turns: what is compared is the
+whole, transposes and all. A search of both would tell them apart better and take twice as long.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from tunefarm.errors import TunefarmError, last_line
+from tunefarm.errors import Cancelled, Interrupted, JobFailed, TunefarmError, last_line
 from tunefarm.frontend.program import Program
 from tunefarm.measure.assemble import AssembleRequest
+from tunefarm.measure.parity import ParityRequest, check_parity
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import ModelRequest
 from tunefarm.results.journal import Job, JobTarget, Journal
 from tunefarm.scheduler import actors
 
 EVENT = "layout"
+MARGIN = 1.02
+"""How many times faster the other layout must be to be taken."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class LayoutTrial:
     """Args:
     directory: of the target within its job.
     gauge: see `measure.runner.Runner`.
+    check: called while waiting; raises to end the job.
     """
 
     journal: Journal
@@ -38,6 +43,7 @@ class LayoutTrial:
     protocol: Protocol
     directory: Path
     gauge: Path
+    check: Callable[[], None]
 
     def decided(self) -> str | None:
         """The layout that this job chose earlier."""
@@ -46,22 +52,40 @@ class LayoutTrial:
                 return str(event["detail"]["layout"])
         return None
 
-    def decide(self, programs: tuple[Program, Program]) -> str:
-        """The faster one's layout, on record; the first one's where they cannot be compared."""
-        layouts = [str(program.evidence["layout"]) for program in programs]
+    def decide(self, program: Program, import_other: Callable[[], Program]) -> tuple[str, str]:
+        """The layout, which is on record then, and a line that says why.
+
+        It is that of `program`, unless the other one is faster and computes the same. Whatever
+        fails is a reason to stay with `program`, and none to end the job.
+        """
+        layout = str(program.evidence["layout"])
         detail: dict[str, Any] = {}
         try:
-            seconds = self._seconds(programs)
+            other = import_other()
+            seconds = self._seconds((program, other))
+        except (Interrupted, Cancelled):
+            raise
         except (TunefarmError, ray.exceptions.RayError) as error:
-            chosen, detail["why"] = layouts[0], last_line(error)
+            detail["why"] = line = f"stays in {layout}: {last_line(error)}"
         else:
-            chosen = layouts[seconds.index(min(seconds))]
-            detail["ms"] = {layout: one * 1e3 for layout, one in zip(layouts, seconds, strict=True)}
-        self.journal.add_event(self.job.id, EVENT, target=self.target.name, layout=chosen, **detail)
-        return chosen
+            names = (layout, str(other.evidence["layout"]))
+            detail["ms"] = {name: s * 1e3 for name, s in zip(names, seconds, strict=True)}
+            times = " and ".join(f"{ms:.4g} ms in {name}" for name, ms in detail["ms"].items())
+            if seconds[0] > MARGIN * seconds[1]:
+                layout = names[1]
+            line = f"computed in {layout}: with first schedules {times}"
+        finally:
+            for file in (self.directory / "model").glob("layout-*"):
+                file.unlink(missing_ok=True)
+        self.journal.add_event(self.job.id, EVENT, target=self.target.name, layout=layout, **detail)
+        return layout, line
 
     def _seconds(self, programs: tuple[Program, Program]) -> list[float]:
-        """Of an inference in either: the median of the processes' medians."""
+        """Of an inference in either: the median of the processes' medians.
+
+        Raises:
+            JobFailed: they cannot be compiled, or the second one computes something else.
+        """
         workers = [actors.spawn(actors.SearchWorker, self._plan(one)) for one in programs]
         builders = [
             actors.spawn(actors.BuildWorker, self.protocol.compile_limit_s) for _ in programs
@@ -76,50 +100,73 @@ class LayoutTrial:
         )
         try:
             asked = [
-                [worker.propose.remote(task.id, 1, (), ()) for task in program.tasks]
+                [worker.likeliest.remote(task.id) for task in program.tasks]
                 for worker, program in zip(workers, programs, strict=True)
             ]
             requests = [
-                self._request(program, ray.get(answers))
-                for program, answers in zip(programs, asked, strict=True)
+                self._request(program, self._all(traces))
+                for program, traces in zip(programs, asked, strict=True)
             ]
-            ray.get([b.assemble.remote(r) for b, r in zip(builders, requests, strict=True)])
-            base, tuned = (request.library for request in requests)
+            self._all([b.assemble.remote(r) for b, r in zip(builders, requests, strict=True)])
+            first, second = (request.library for request in requests)
+            self._check_parity(programs[1], second)
             runs = [
-                ray.get(
-                    device.model.remote(
-                        ModelRequest(base, tuned, programs[0].inputs, self.protocol, process)
-                    )
-                )
+                self._all(
+                    [
+                        device.model.remote(
+                            ModelRequest(first, second, programs[0].inputs, self.protocol, process)
+                        )
+                    ]
+                )[0]
                 for process in range(self.protocol.place_processes)
             ]
         finally:
             for actor in (*workers, *builders, device):
                 ray.kill(actor)
-            for file in (self.directory / "model").glob("layout-*"):
-                file.unlink()
         return [
             statistics.median(statistics.median(run[name]) for run in runs)
             for name in ("base", "tuned")
         ]
 
+    def _all(self, references: Sequence[Any]) -> list[Any]:
+        left = list(references)
+        while left:
+            self.check()
+            _, left = ray.wait(left, num_returns=len(left), timeout=0.5)
+        return [ray.get(reference) for reference in references]
+
+    def _check_parity(self, program: Program, library: Path) -> None:
+        found = check_parity(
+            ParityRequest(
+                program.model,
+                library,
+                program.inputs,
+                self.target.device.cores,
+                self.protocol.seeds,
+            )
+        )
+        if not found.passed:
+            raise JobFailed(
+                f"in {program.evidence['layout']} the model computes something else "
+                f"(largest relative error {found.max_rel_err:.1e})"
+            )
+
     def _plan(self, program: Program) -> actors.SearchPlan:
-        options = self.job.options
+        options, target = self.job.options, self.target
         return actors.SearchPlan(
             program.directory,
-            self.target.resolved,
-            self.target.toolchain,
+            target.resolved,
+            target.toolchain,
             options["strategy"],
             options["seed"],
         )
 
-    def _request(self, program: Program, answers: list[Any]) -> AssembleRequest:
-        """The model with the first candidate of each kernel that has one."""
+    def _request(self, program: Program, traces: Sequence[str | None]) -> AssembleRequest:
         chosen = [
-            (function, task, candidates[0].trace)
-            for task, candidates in zip(program.tasks, answers, strict=True)
+            (function, task, trace)
+            for task, trace in zip(program.tasks, traces, strict=True)
             for function in task.functions
-            if candidates
+            if trace is not None
         ]
         layout = program.evidence["layout"]
         return AssembleRequest(

@@ -8,7 +8,7 @@ from typing import Any
 
 from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.measure.facts import PART
-from tunefarm.measure.judge import finalists, judge, race_order, race_winner
+from tunefarm.measure.judge import faster_in_all, finalists, judge, race_order
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Verdict
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
@@ -132,16 +132,25 @@ class Races:
         return (winners, {**winners, **others}) if others else ()
 
     def winners(self) -> dict[str, str]:
-        """By kernel: of two that were close in the race, the one that is faster in the model."""
-        placed = self._of_kernels("place")
+        """By kernel: the race's, or the close runner-up that was faster in the model every time."""
+        placed = self.samples("place")
         winners = {}
         for task, raced in self._of_kernels("race").items():
-            winner = race_winner(placed[task], self.protocol.place_processes) or race_winner(
-                raced, self.protocol.race_processes
-            )
-            if winner is not None:
-                winners[task] = winner
+            order = list(race_order(raced, self.protocol.race_processes))
+            if order:
+                winners[task] = order[0]
+            if len(order) > 1 and faster_in_all(
+                placed.get(order[1], {}), placed.get(order[0], {}), self.protocol.place_processes
+            ):
+                winners[task] = order[1]
         return winners
+
+    def overturned(self) -> tuple[int, int]:
+        """Kernels that were measured inside the model, and those where that changed the winner."""
+        placed, winners = self.samples("place"), self.winners()
+        first = (self.variants() or ({},))[0]
+        told = [task for task, candidate in first.items() if candidate in placed]
+        return len(told), sum(winners[task] != first[task] for task in told)
 
     def placed(self, found: list[dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
         """What one process says of the variants' functions, as seconds per call by kernel and

@@ -219,8 +219,12 @@ class TargetState:
     baselines: dict[str, str] = field(default_factory=dict)
     measured: int = 0
     failed: int = 0
+    known: int = 0
+    """Results from before this life of the job, of earlier jobs' among them."""
+    first: int = 0
+    """Candidates that kernels are to be given since then before any gets more."""
     sums: list[tuple[int, float]] = field(default_factory=list)
-    """(candidates measured, seconds of an inference in all kernels) at each improvement."""
+    """(results since then, seconds of an inference in all kernels) at each improvement."""
     stopping: bool = False
     next_process: int = 0
     given_out: Instruction | None = None
@@ -249,6 +253,7 @@ class TargetState:
             case Screened(candidate, latency_s):
                 self._screened(candidate, latency_s)
             case ProcessDone(phase, process):
+                self._skip_to(phase)
                 if phase is self.phase and process == self.next_process:
                     self._process_done()
             case StepDone(phase):
@@ -327,11 +332,20 @@ class TargetState:
     def _has_levelled_off(self) -> bool:
         if self.limits.enough is None:
             return False
-        total = sum(p.weight * (p.latency_s or 0.0) for p in self.tasks.values())
-        if not self.sums or total < self.sums[-1][1]:
-            self.sums.append((self.measured, total))
-        first = self._warm_up() * len(self.tasks)
-        return levelled_off(self.sums, self.measured, first, fewest=FEWEST, gain=self.limits.enough)
+        total, since = self._inference_s(), self.measured - self.known
+        if total < self.sums[-1][1]:
+            self.sums.append((since, total))
+        return levelled_off(self.sums, since, self.first, fewest=FEWEST, gain=self.limits.enough)
+
+    def _inference_s(self) -> float:
+        return sum(p.weight * (p.latency_s or 0.0) for p in self.tasks.values())
+
+    def _begin_tuning(self) -> None:
+        self.phase = Phase.TUNE
+        self.known = self.measured
+        each = self._warm_up()
+        self.first = sum(max(0, each - p.results) for p in self.tasks.values() if not p.closed)
+        self.sums = [(0, self._inference_s())]
 
     def _at_the_roof(self, progress: Progress) -> bool:
         return progress.results >= self._warm_up() and at_the_roof(progress)
@@ -345,6 +359,16 @@ class TargetState:
             self.to_build.remove(candidate)
             self.tasks[self.owner[candidate]].pending -= 1
             self.done.add(candidate)
+
+    def _skip_to(self, phase: Phase) -> None:
+        """A step leaves no record of its own, and an older tunefarm's journal knows no `PLACE`: a
+        process of what comes after says that they are done with."""
+        before = {
+            Phase.PLACE: (Phase.VARIANTS,),
+            Phase.FINAL: (Phase.VARIANTS, Phase.PLACE),
+        }
+        if self.phase in before.get(phase, ()):
+            self._enter(phase)
 
     def _process_done(self) -> None:
         self.next_process += 1
@@ -399,7 +423,7 @@ class TargetState:
 
     def _tune(self) -> list[Instruction]:
         if self.phase is Phase.BASELINE and all(b in self.done for b in self.baselines):
-            self.phase = Phase.TUNE
+            self._begin_tuning()
         if not self.limits.shared_processor:
             return self._proposals() + self._builds() + self._screenings()
         self._change_turn()

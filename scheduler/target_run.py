@@ -67,7 +67,7 @@ class TargetRun:
 
     Args:
         budget_s: seconds in which all should be done, None for no limit. Tuning stops when what
-            follows it will take the rest; at least half of the time is for tuning.
+            follows it will take the rest; at least a quarter of the time is for tuning.
         check: called between events; raises to end the run.
         sync: asks the tracker to catch up; quiet: waits until it has.
         transfer: the cost model to start from.
@@ -140,6 +140,8 @@ class TargetRun:
             JobFailed: no valid result.
         """
         instructions = self._restore()
+        if self.state.phase in (Phase.FINAL, Phase.ASSEMBLE, Phase.COMPARE, Phase.PACKAGE):
+            self.finals.drop_variants()  # an earlier life may have ended before it did
         self._start_search()
         while self.state.phase is not Phase.DONE:
             for instruction in instructions:
@@ -186,12 +188,18 @@ class TargetRun:
             self._leave_lessons()
         if self.state.phase is Phase.FINAL:
             self.finals.drop_variants()
+            told, changed = self.races.overturned()
+            if told:
+                self.reporter.line(
+                    f"{self.target.name}: close calls decided inside the model: {told}, "
+                    f"of which it decided otherwise: {changed}"
+                )
         if self.state.phase is Phase.TUNE and self.budget_s is not None:
             over = overrun_s(self.state.tasks.values(), self.protocol, self.budget_s)
             if over > 0.25 * self.budget_s:
                 self.reporter.line(
-                    f"{self.target.name}: half of the budget is for tuning, and what follows it "
-                    f"takes longer than the other half: about {over:.0f} s over the budget"
+                    f"{self.target.name}: a quarter of the budget is for tuning, and what follows "
+                    f"it takes longer than the rest: about {over:.0f} s over the budget"
                 )
 
     def _restore(self) -> list[Instruction]:
@@ -225,12 +233,9 @@ class TargetRun:
             self.state.restore(BudgetSpent())
         instructions = self.state.resume_work()
         for row in self.journal.processes(job, name):
-            phase = Phase(row["phase"])
-            if phase is Phase.COMPARE:
-                continue  # the model is assembled and compared again
-            if self.state.phase is Phase.VARIANTS:
-                instructions = self.state.handle(StepDone(Phase.VARIANTS)) or instructions
-            instructions = self.state.handle(ProcessDone(phase, row["process"])) or instructions
+            if row["phase"] != Phase.COMPARE:  # the model is assembled and compared again
+                done = ProcessDone(Phase(row["phase"]), row["process"])
+                instructions = self.state.handle(done) or instructions
         return instructions
 
     def _floor_s(self, task: TuningTask) -> float:

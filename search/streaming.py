@@ -6,8 +6,9 @@ writes one. TensorIR has no such store. A loop over a vector is annotated, in th
 `streaming` lets it put the vector together in a register and hand that to a function in LLVM's own
 language, which the compiler puts in its place.
 
-Such stores become visible to other cores in no particular order. That is enough here: whoever reads
-a kernel's result waits for its threads first, by an atomic operation that drains them.
+Such stores become visible to other cores in no particular order. Each of the kernel's threads
+drains its own when it tells the calling one, by an atomic operation, that it is done; the calling
+one does at the kernel's end.
 """
 
 from __future__ import annotations
@@ -24,14 +25,20 @@ from tunefarm.search.splice import renamed
 
 KEY = "tunefarm.stream"
 """Of an annotated loop, and of a function that has had one."""
-LARGE = 16 << 20
+LARGE = 32 << 20
 """Bytes of a result from which on it is worth a try: a smaller one may still be in a shared cache
-when the next kernel reads it, which a kernel timed by itself does not show."""
+when the next kernel reads it, which a kernel timed by itself does not show. (There are processors
+with larger ones.)"""
+DRAIN = "tunefarm_drain"
 
 _FUNCTION = """
 define linkonce_odr void @{name}(ptr %to, ptr %from) alwaysinline {{
   %vector = load <{lanes} x float>, ptr %from, align {bytes}
   store <{lanes} x float> %vector, ptr %to, align {bytes}, !nontemporal !0
+  ret void
+}}
+define linkonce_odr void @{drain}() alwaysinline {{
+  fence seq_cst
   ret void
 }}
 !0 = !{{i32 1}}
@@ -56,9 +63,9 @@ def streaming(function: Any) -> Any:
 
     root = structural_map(function.body, (tirx.For, streamed))
     for lanes in sorted(lengths):
-        text = _FUNCTION.format(name=_name(lanes), lanes=lanes, bytes=4 * lanes)
+        text = _FUNCTION.format(name=_name(lanes), lanes=lanes, bytes=4 * lanes, drain=DRAIN)
         root = _inside(root, text)
-    return function.with_body(root).with_attr(KEY, True)
+    return function.with_body(root).with_attr(KEY, max(lengths))
 
 
 def may_stream(stage: Stage) -> bool:
@@ -66,9 +73,10 @@ def may_stream(stage: Stage) -> bool:
     return str(stage.node.writes[0].source.dtype) == "float32" and 4 * stage.points >= LARGE
 
 
-def streams(function: Any) -> bool:
-    """Whether a kernel has such stores: its result must then stay where it is, in its own array."""
-    return KEY in (function.attrs or {})
+def streams(function: Any) -> int:
+    """Elements of the longest vector that a kernel stores so, 0 for none: moved elsewhere, its
+    result must still lie at multiples of that."""
+    return int((function.attrs or {}).get(KEY, 0))
 
 
 def _name(lanes: int) -> str:
@@ -76,9 +84,10 @@ def _name(lanes: int) -> str:
 
 
 def _inside(root: Any, text: str) -> Any:
-    """The root block with a function of LLVM's language in scope."""
-    block = root.block
-    body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", StringImm(text), block.body)
+    """The root block with functions of LLVM's language in scope, its stores drained at the end."""
+    block, drain = root.block, tirx.Evaluate(tirx.call_extern("void", DRAIN))
+    whole = tirx.SeqStmt([block.body, drain])
+    body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", StringImm(text), whole)
     with_text = SBlock([], [], [], block.name_hint, body, alloc_buffers=block.alloc_buffers)
     return SBlockRealize([], root.predicate, with_text)
 

@@ -15,6 +15,7 @@
     ├── ArtifactError           exit 6
     │   ├── ArtifactIncompatible    does not fit this host
     │   └── ArtifactTampered        its bytes are not the ones its manifest lists
+    ├── Cancelled               exit 5: somebody asked for the job's end
     └── Interrupted             exit 130: stopped by the user, resumable
 
 A candidate's failure is a result, not an exception: it is stored under a `FailureKind` and the
@@ -119,6 +120,10 @@ class ArtifactIncompatible(ArtifactError):
 
 class ArtifactTampered(ArtifactError):
     pass
+
+
+class Cancelled(TunefarmError):
+    exit_code = 5
 
 
 class Interrupted(TunefarmError):

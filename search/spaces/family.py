@@ -34,10 +34,10 @@ def realised(
 
 
 def in_words(family: str, one: Any) -> str:
-    """A point in words, for the trace: whoever reads the trace sees what it is."""
-    return " ".join(
-        [family, *(f"{field.name}={getattr(one, field.name)}" for field in fields(one))]
-    )
+    """A point in words, for the trace: whoever reads the trace sees what it is. What is as it is by
+    default goes without saying, so that traces from before there was a choice mean the same."""
+    said = [field for field in fields(one) if getattr(one, field.name) != field.default]
+    return " ".join([family, *(f"{field.name}={getattr(one, field.name)}" for field in said)])
 
 
 @dataclass(frozen=True)

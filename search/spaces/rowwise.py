@@ -64,7 +64,7 @@ class Stride(Way):
     sums: int
     unroll: int
     ahead: bool
-    stream: bool
+    stream: bool = False
 
     def coordinates(self) -> tuple[float, ...]:
         counts = (self.lanes, self.sums, self.unroll)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies as our
-from tunefarm.measure.judge import finalists, judge, race_winner
+from tunefarm.measure.judge import faster_in_all, finalists, judge, race_order
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Verdict, compare, verdict
 
@@ -94,8 +94,16 @@ def test_missing_samples_are_an_error() -> None:
 
 def test_who_lacks_a_process_cannot_win() -> None:
     raced = {"a": {0: [1.0], 1: [1.0]}, "b": {1: [0.5]}, "c": {0: [2.0], 1: [2.0]}}
-    assert race_winner(raced, 2) == "a"
-    assert race_winner({"b": {0: [0.5]}}, 2) is None
+    assert next(iter(race_order(raced, 2))) == "a"
+    assert race_order({"b": {0: [0.5]}}, 2) == {}
+
+
+def test_who_is_faster_in_all_processes() -> None:
+    holder = {0: [1.0, 1.1], 1: [2.0, 2.1]}
+    assert faster_in_all({0: [0.9], 1: [1.9]}, holder, 2)
+    assert not faster_in_all({0: [0.5], 1: [2.2]}, holder, 2), "slower in one"
+    assert not faster_in_all({0: [0.5]}, holder, 2), "it lacks one"
+    assert not faster_in_all({}, {}, 2)
 
 
 def test_finalists_are_the_fastest() -> None:

@@ -106,12 +106,25 @@ def test_functions_of_a_kernel_are_one_and_its_seconds_are_of_a_call(finals: Fin
 def test_the_model_decides_what_is_close(finals: Finals) -> None:
     a, b = raced(finals)
     assert finals.races.winners() == {"a": a[1], "b": b[0]}
+    assert finals.races.overturned() == (0, 0)
     run(finals, Phase.PLACE, {a[1]: 1.0, a[0]: 0.9}, PROTOCOL.place_processes)
     assert finals.races.winners() == {"a": a[0], "b": b[0]}
+    assert finals.races.overturned() == (1, 1)
+
+
+def test_a_runner_up_must_be_faster_every_time(finals: Finals) -> None:
+    a, _ = raced(finals)
+    for process in range(PROTOCOL.place_processes):
+        seconds = {a[1]: 1.0, a[0]: 1.1 if process == 1 else 0.5}
+        rows = [Measurement(c, "place", process, (s,)) for c, s in seconds.items()]
+        finals.races.journal.add_process("net-1", "llvm", "place", process, rows)
+    assert finals.races.winners()["a"] == a[1]
+    assert finals.races.overturned() == (1, 0)
 
 
 def test_a_runner_up_that_lacks_a_process_cannot_win(finals: Finals) -> None:
     a, _ = raced(finals)
     run(finals, Phase.PLACE, {a[1]: 1.0}, PROTOCOL.place_processes)
-    run(finals, Phase.PLACE, {a[0]: 0.9}, 1)
+    rows = [Measurement(a[0], "place", 0, (0.9,))]
+    finals.races.journal.add_measurements("net-1", "llvm", rows)
     assert finals.races.winners()["a"] == a[1]

@@ -149,6 +149,40 @@ def test_every_phase_after_tuning_is_gone_through_once() -> None:
     assert [e.phase for e in after] == phases
 
 
+@pytest.mark.parametrize("rows", [["place", "final"], ["final"]], ids=["now", "before place was"])
+def test_a_job_resumed_among_its_finals_repeats_none(rows: list[str]) -> None:
+    """Steps leave no record, and an older journal has no process of `PLACE`."""
+    state = TargetState(Limits(trials=4, batch=4, processes=(2, 3, 4, 5)))
+    state.restore(Imported(tasks(1)))
+    state.restore(Screened("base0", 1.0))
+    state.restore(BudgetSpent())
+    state.resume_work()
+    for process in range(2):
+        state.handle(ProcessDone(Phase.RACE, process))
+    assert state.phase is Phase.VARIANTS
+    counts = {"place": 3, "final": 2}
+    for row in rows:
+        for process in range(counts[row]):
+            instructions = state.handle(ProcessDone(Phase(row), process))
+    assert instructions == [RunProcess(Phase.FINAL, 2)]
+
+
+def test_what_earlier_jobs_know_is_no_gain_of_this_one() -> None:
+    """It stops after a hundred results of its own, however many it began with."""
+    state = TargetState(Limits(trials=2000, batch=4, patience=2000, enough=0.5))
+    state.restore(Imported(tasks(1)))
+    state.restore(Proposed("t0", tuple(f"known{n}" for n in range(700))))
+    for n in range(700):
+        state.restore(Screened(f"known{n}", 1e-3))
+    world = World(Limits(1), 1, 0)
+    world.state, world.open = state, state.resume_work()
+    world.made = 1000
+    while world.state.phase is not Phase.DONE:
+        world.answer(0)
+    own = [c for c in world.measured if not c.startswith(("known", "base"))]
+    assert 100 <= len(own) < 200
+
+
 def test_a_kernel_at_its_roof_is_left_alone() -> None:
     world = World(Limits(trials=60), 2, 0)
     world.state.tasks["t0"].floor_s = 1e-4

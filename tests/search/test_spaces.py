@@ -346,7 +346,7 @@ def test_large_results_pass_the_caches_by(
             assert proposal is not None
             assert space.locate(proposal.trace) == Point(0, (number,))
             function = replay.scheduled_function(workload, target, proposal.trace)
-            assert streaming.streams(function)
+            assert streaming.streams(function) == space.ways[number].lanes
             kernel, _, _ = replay.kernel_module(function)
             built = tvm.tirx.build(kernel, target=replay.tvm_target(target))
             assert "!nontemporal" in built.inspect_source("ll")
