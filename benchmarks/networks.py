@@ -59,7 +59,9 @@ def main() -> None:
             options = ["--runtimes", arguments.runtimes, "--processes", arguments.processes]
             options += ["--seconds", arguments.seconds]
             found["rows"].append(row(home, name, job, tunefarm(home, "bench", model, *options)))
-            write_atomically(arguments.results, (json.dumps(found, indent=1) + "\n").encode())
+            # Paths inside the home, for it may lie anywhere.
+            text = json.dumps(found, indent=1).replace(f"{home.root}/", "")
+            write_atomically(arguments.results, f"{text}\n".encode())
     tables(found["rows"])
     if arguments.plot:
         curves(found["rows"]).savefig(arguments.plot)
