@@ -111,12 +111,9 @@ def _shift(indices: Any, axes: list[Any]) -> tuple[int, int] | None:
     return None if len(shifted) > 1 else (shifted or [(0, 0)])[0]
 
 
-def _sizes_of(variable: Any) -> tuple[int, ...]:
-    return tuple(int(size) for size in variable.ty.shape)
-
-
-def _sizes(buffer: Any) -> tuple[int, ...]:
-    return tuple(int(size) for size in buffer.ty.shape)
+def _sizes(tensor: Any) -> tuple[int, ...]:
+    """Of a buffer or a variable of the graph."""
+    return tuple(int(size) for size in tensor.ty.shape)
 
 
 def join(module: tvm.IRModule, known: dict[str, Concatenation]) -> tuple[tvm.IRModule, int]:
@@ -195,8 +192,8 @@ def _parts(
         if part is None or not single or not isinstance(part.var.ty, relax.TensorType):
             return None
         # Elements of the whole before the part begins, and between its rows.
-        inner = math.prod(_sizes_of(part.var)[one.axis + 1 :])
-        apart = (one.starts[number] * inner, _sizes_of(binding.var)[one.axis] * inner)
+        inner = math.prod(_sizes(part.var)[one.axis + 1 :])
+        apart = (one.starts[number] * inner, _sizes(binding.var)[one.axis] * inner)
         lanes = streams(module[part.value.args[0]])
         if lanes and any(distance % lanes for distance in apart):
             return None  # its vectors would not lie at multiples of their length

@@ -14,8 +14,8 @@ from tunefarm.measure.facts import Screening
 from tunefarm.measure.runner import ScreenOutcome
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
 from tunefarm.results.known import Known, known, note_between
+from tunefarm.scheduler.messages import Built, Phase, ProcessDone, Proposed, Screened
 from tunefarm.scheduler.races import process_measurements
-from tunefarm.scheduler.state import Built, Phase, ProcessDone, Proposed, Screened
 from tunefarm.search.candidate import Candidate
 from tunefarm.search.proposer import Result
 

@@ -26,22 +26,21 @@ from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import Runner, ScreenOutcome, ScreenRequest
-from tunefarm.scheduler.state import (
+from tunefarm.scheduler.messages import (
     BudgetSpent,
     Build,
     Built,
     Event,
     Imported,
     Instruction,
-    Limits,
     Phase,
     Propose,
     Proposed,
     Screen,
     Screened,
-    TargetState,
     Task,
 )
+from tunefarm.scheduler.state import Limits, TargetState
 from tunefarm.search.candidate import Candidate, baseline
 from tunefarm.search.proposer import Proposer, Result, Taught
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tunefarm.scheduler.state import Build, Instruction, Propose, RunProcess, Screen, Step
+from tunefarm.scheduler.messages import (
+    Build,
+    Instruction,
+    Propose,
+    RunProcess,
+    Screen,
+    Step,
+)
 
 LOST_LIMIT = 3
 

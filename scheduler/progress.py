@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tunefarm.scheduler.state import Phase, TargetState
+from tunefarm.scheduler.messages import Phase
+from tunefarm.scheduler.state import TargetState
 
 
 @dataclass(frozen=True)

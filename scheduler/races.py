@@ -12,7 +12,7 @@ from tunefarm.measure.judge import faster_in_all, finalists, judge, race_order
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Verdict
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
-from tunefarm.scheduler.state import Phase
+from tunefarm.scheduler.messages import Phase
 from tunefarm.search.candidate import Candidate
 
 _STAGE = {

@@ -33,15 +33,12 @@ from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
 from tunefarm.scheduler.finals import Finals
 from tunefarm.scheduler.ledger import Ledger
 from tunefarm.scheduler.losses import LOST_LIMIT, Losses
-from tunefarm.scheduler.progress import Reporter, tuning_snapshot
-from tunefarm.scheduler.races import Races
-from tunefarm.scheduler.state import (
+from tunefarm.scheduler.messages import (
     BudgetSpent,
     Build,
     Event,
     Imported,
     Instruction,
-    Limits,
     Lost,
     Phase,
     ProcessDone,
@@ -52,9 +49,11 @@ from tunefarm.scheduler.state import (
     Screened,
     Step,
     StepDone,
-    TargetState,
     Task,
 )
+from tunefarm.scheduler.progress import Reporter, tuning_snapshot
+from tunefarm.scheduler.races import Races
+from tunefarm.scheduler.state import Limits, TargetState
 from tunefarm.search.candidate import baseline
 
 _SYNC_EVERY_S = 20.0

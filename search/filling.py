@@ -14,10 +14,10 @@ from typing import Any
 from tvm import te, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlock
-from tvm_ffi import structural_map, structural_walk
+from tvm_ffi import structural_map
 
 from tunefarm.search import replay
-from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
+from tunefarm.search.spaces.form import Reduction, load_of, reduction_of, sums_from_zero
 from tunefarm.search.splice import renamed, spliced
 
 WEIGHTS, PRODUCT, STORE = "filled_weights", "filled_product", "filled_store"
@@ -119,13 +119,9 @@ def _stages(form: Reduction, lanes: int) -> Any:
 
 def _indices(form: Reduction, values: dict[int, Any]) -> list[Any]:
     """Where the broadcast operand is read, for these values of the axes."""
-    assert form.other is not None
-    loads: list[Any] = []
-    structural_walk(form.block.node.body.value, (TensorLoad, loads.append))
-    (load,) = (one for one in loads if one.source.name == form.other.buffer)
     axes = [variable.var for variable in form.block.node.iter_vars]
     known = {axes[axis]: getattr(value, "var", value) for axis, value in values.items()}
-    return [renamed(index, known) for index in load.indices]
+    return [renamed(index, known) for index in load_of(form).indices]
 
 
 def _guarded(copy: Any, form: Reduction, lanes: int) -> Any:

@@ -15,7 +15,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlockRealize
 from tvm_ffi import structural_map, structural_walk
 
-from tunefarm.search.splice import renamed
+from tunefarm.search.splice import renamed, without_note
 
 KEY = "tunefarm.prefetch"
 NEAREST, DATA, READ = 3, 1, 0
@@ -35,15 +35,7 @@ def prefetching(function: Any) -> Any:
         if KEY not in loop.annotations:
             return loop
         request = _request(loop.body, str(loop.annotations[KEY]))
-        rest = {key: value for key, value in loop.annotations.items() if key != KEY}
-        return tirx.For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            loop.kind,
-            tirx.SeqStmt([request, loop.body]),
-            annotations=rest,
-        )
+        return without_note(loop, KEY, tirx.SeqStmt([request, loop.body]))
 
     return function.with_body(structural_map(function.body, (tirx.For, asked)))
 

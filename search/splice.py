@@ -48,6 +48,12 @@ def _holds(statement: Any, block: str) -> bool:
     return block in names
 
 
+def without_note(loop: Any, key: str, body: Any) -> Any:
+    """`loop` around `body`, without the annotation `key`."""
+    notes = {name: value for name, value in loop.annotations.items() if name != key}
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=notes)
+
+
 def renamed(node: Any, names: Mapping[Any, Any]) -> Any:
     """`node` with what `names` has for some of its variables, buffers among them."""
 

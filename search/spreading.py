@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import te
-from tvm.ir.expr import TensorLoad, Var
+from tvm.ir.expr import Var
 from tvm_ffi import structural_walk
 
 from tunefarm.search import replay
-from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
+from tunefarm.search.spaces.form import Reduction, load_of, reduction_of, sums_from_zero
 from tunefarm.search.splice import renamed, spliced
 
 SPREAD, PRODUCT = "spread", "spread_product"
@@ -69,7 +69,7 @@ def _group_channel(form: Reduction, lanes: int) -> tuple[int, int] | None:
         return None
     if form.column not in vector.plain or None in vector.plain:
         return None
-    uses = [_axes_of(form, index) for index in _load(form).indices]
+    uses = [_axes_of(form, index) for index in load_of(form).indices]
     dimensions = [d for d, axes in enumerate(uses) if form.column in axes]
     if len(dimensions) != 1:
         return None
@@ -82,15 +82,6 @@ def _group_channel(form: Reduction, lanes: int) -> tuple[int, int] | None:
     return (dimension, channel) if alone else None
 
 
-def _load(form: Reduction) -> Any:
-    """Where the broadcast operand is read."""
-    assert form.other is not None
-    loads: list[Any] = []
-    structural_walk(form.block.node.body.value, (TensorLoad, loads.append))
-    (load,) = (one for one in loads if one.source.name == form.other.buffer)
-    return load
-
-
 def _axes_of(form: Reduction, index: Any) -> set[int]:
     used: list[Any] = []
     structural_walk(index, (Var, used.append))
@@ -101,7 +92,7 @@ def _axes_of(form: Reduction, index: Any) -> set[int]:
 def _stages(form: Reduction, dimension: int, channel: int) -> Any:
     """The stages as a function of the broadcast operand, the weights and the result; see
     `_group_channel`."""
-    vector, other, load = form.vector, form.other, _load(form)
+    vector, other, load = form.vector, form.other, load_of(form)
     assert other is not None
     axes = [variable.var for variable in form.block.node.iter_vars]
     data = te.placeholder(other.shape, name="data")

@@ -21,7 +21,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm_ffi import structural_map, structural_walk
 
 from tunefarm.search.spaces.form import Stage
-from tunefarm.search.splice import renamed
+from tunefarm.search.splice import renamed, without_note
 
 KEY = "tunefarm.stream"
 """Of an annotated loop, and of a function that has had one."""
@@ -101,8 +101,7 @@ def _streamed(loop: Any) -> Any:
     store, lanes = realize.block.body, int(loop.extent)
     vector = tirx.decl_buffer((lanes,), "float32", "streamed", scope="local")
     kept = tirx.BufferStore(vector, renamed(store.value, values), [loop.loop_var])
-    plain = {key: value for key, value in loop.annotations.items() if key != KEY}
-    fill = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, kept, annotations=plain)
+    fill = without_note(loop, KEY, kept)
     first = {loop.loop_var: loop.min}
     there = [renamed(renamed(index, values), first) for index in store.indices]
     flush = tirx.Evaluate(

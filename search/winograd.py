@@ -18,12 +18,10 @@ from fractions import Fraction
 from typing import Any
 
 from tvm import te, tirx
-from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
-from tvm_ffi import structural_walk
 
 from tunefarm.search.cook_toom import Matrix, filtering
-from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
+from tunefarm.search.spaces.form import Reduction, load_of, reduction_of, sums_from_zero
 from tunefarm.search.splice import renamed, spliced
 
 TAPS = (3, 5)
@@ -100,12 +98,9 @@ def _reads_as(convolution: Convolution) -> bool:
     known = Analyzer()
     for variable in form.block.node.iter_vars:
         known.bind(variable.var, variable.dom)
-    loads: list[Any] = []
-    structural_walk(form.block.node.body.value, (TensorLoad, loads.append))
-    (load,) = (one for one in loads if one.source.name == form.other.buffer)  # type: ignore[union-attr]
     return all(
         known.can_prove_equal(index, wanted)
-        for index, wanted in zip(load.indices, (n, y + r, x + s, channel), strict=True)
+        for index, wanted in zip(load_of(form).indices, (n, y + r, x + s, channel), strict=True)
     )
 
 

@@ -264,6 +264,15 @@ def _terms(node: Any) -> tuple[list[Any], bool]:
     return (read, True) if product else (read[:1] if len(read) == 1 else [], False)
 
 
+def load_of(form: Reduction) -> Any:
+    """Where a product reads its other operand."""
+    assert form.other is not None, "a product of two"
+    loads: list[Any] = []
+    structural_walk(form.block.node.body.value, (TensorLoad, loads.append))
+    (load,) = (one for one in loads if one.source.name == form.other.buffer)
+    return load
+
+
 def sums_from_zero(block: Stage) -> bool:
     """Whether it adds to its own result, which begins with nothing."""
     store, first = block.node.body, block.node.init

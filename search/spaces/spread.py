@@ -18,7 +18,8 @@ from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
 from tunefarm.search.spaces.register_tile import UNROLLED_LIMIT
-from tunefarm.search.spaces.tile import divisors, longest, reduction_order
+from tunefarm.search.spaces.tile import divisors, longest
+from tunefarm.search.spaces.tile_schedule import accumulate
 from tunefarm.search.spreading import PRODUCT, SPREAD, spread, spreadable
 
 FEWEST = 4
@@ -161,23 +162,10 @@ def schedule_strip(schedule: Any, kernel: Spread, one: Strip) -> None:
     schedule.vectorize(lane)
     for loop in (plane, row):
         schedule.unroll(loop)
-    _accumulate(schedule, product, kernel, one)
+    accumulate(schedule, product, kernel.product, kernel.lanes, one.unroll)
     *_, channel, column = schedule.get_loops(rows)
     # A channel for each group of the vector: from one place each, and stored beside each other.
     groups, same = schedule.split(column, [None, kernel.group])
     schedule.vectorize(same)
     for loop in (channel, groups):
         schedule.unroll(loop)
-
-
-def _accumulate(schedule: Any, product: Any, kernel: Spread, one: Strip) -> None:
-    form = kernel.product
-    loops = dict(enumerate(schedule.get_loops(product)[-len(form.block.axes) :]))
-    steps, unrolled = schedule.split(loops[longest(form)], [None, one.unroll])
-    outer = [loops[axis] for axis in reduction_order(form)[:-1]]
-    *tile, lane = (loops[axis] for axis in form.spatial)
-    schedule.reorder(*outer, steps, unrolled, *tile, lane)
-    schedule.vectorize(lane)
-    for loop in (unrolled, *tile):
-        schedule.unroll(loop)
-    schedule.decompose_reduction(product, [*outer, steps][0])

@@ -36,7 +36,7 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile, maker: Any = None)
     _vectorise(schedule, inner.column, tile)
     for loop in inner.rows:
         schedule.unroll(loop)
-    _accumulate(schedule, block, form, tile)
+    accumulate(schedule, block, form, tile.lanes, tile.unroll)
     for stage in form.before if tile.before is Before.APART else ():
         lanes = 1 if stage.branches else tile.lanes
         schedule_elementwise(schedule, schedule.get_sblock(stage.name), lanes)
@@ -137,11 +137,11 @@ def _tile_loops(schedule: Any, store: Any, form: Reduction, tile: Tile) -> _Loop
     return _Loops(fused[0], fused[-1], rows, column)
 
 
-def _accumulate(schedule: Any, block: Any, form: Reduction, tile: Tile) -> None:
+def accumulate(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: int) -> None:
     """Inside a tile: the reduction outermost, then its unrolled steps, rows and vectors."""
     loops = dict(enumerate(schedule.get_loops(block)[-len(form.block.axes) :]))
-    vectors, lane = schedule.split(loops[form.column], [None, tile.lanes])
-    steps, unrolled = schedule.split(loops[longest(form)], [None, tile.unroll])
+    vectors, lane = schedule.split(loops[form.column], [None, lanes])
+    steps, unrolled = schedule.split(loops[longest(form)], [None, unroll])
     outer = [loops[axis] for axis in reduction_order(form)[:-1]]
     rows = [loops[axis] for axis in form.spatial if axis != form.column]
     schedule.reorder(*outer, steps, unrolled, *rows, vectors, lane)

@@ -13,8 +13,8 @@ from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
 from tunefarm.results.journal import JobTarget, Journal, Measurement
 from tunefarm.scheduler.finals import Finals
+from tunefarm.scheduler.messages import Phase
 from tunefarm.scheduler.races import Races
-from tunefarm.scheduler.state import Phase
 from tunefarm.search.candidate import Candidate, baseline
 
 PROTOCOL = Protocol()

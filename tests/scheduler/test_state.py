@@ -9,13 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tunefarm.scheduler.state import (
+from tunefarm.scheduler.messages import (
     BudgetSpent,
     Build,
     Built,
     Imported,
     Instruction,
-    Limits,
     Lost,
     Phase,
     ProcessDone,
@@ -26,9 +25,9 @@ from tunefarm.scheduler.state import (
     Screened,
     Step,
     StepDone,
-    TargetState,
     Task,
 )
+from tunefarm.scheduler.state import Limits, TargetState
 
 
 def tasks(count: int) -> tuple[Task, ...]:

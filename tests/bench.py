@@ -1,0 +1,51 @@
+"""One kernel with its reference made: for tests that build points and check what they compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tunefarm.frontend.importer import ImportRequest, import_model
+from tunefarm.frontend.program import Program, TuningTask
+from tunefarm.measure.build import BuildRequest, Library
+from tunefarm.measure.facts import KernelFacts
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import ScreenRequest
+from tunefarm.search.candidate import UNTUNED
+from tunefarm.search.space import Proposal
+
+PROTOCOL = Protocol()
+
+
+def imported(directory: Path, model: Path, target) -> Program:
+    return import_model(ImportRequest(model, directory / "program", target))
+
+
+class Bench:
+    """One kernel with its reference made: builds points and checks what they compute."""
+
+    def __init__(self, program: Program, task: TuningTask, target, workers, tmp_path: Path) -> None:
+        from tunefarm.search.replay import load_workload
+
+        self.builder, self.runner = workers
+        self.path, self.target, self.directory = program.workload(task.id), target, tmp_path
+        self.workload = load_workload(self.path)
+        self.name = task.name
+        self.facts = KernelFacts(task.id, task.args, task.flops, tmp_path / f"{task.id}.npz")
+        untuned = self.build(UNTUNED, "untuned")
+        screened = self.runner.screen(ScreenRequest(untuned, self.facts, PROTOCOL, None, True))
+        assert screened.failure is None
+
+    def build(self, trace: str, name: str) -> Library:
+        library = self.directory / f"{self.facts.task}-{name}.so"
+        built = self.builder.build(BuildRequest(self.path, self.target, trace, library))
+        assert built.library is not None, (self.name, built.failure)
+        return built.library
+
+    def check(self, proposal: Proposal, name: str) -> Library:
+        """Build it, and compare what it computes with what the untuned kernel computes."""
+        library = self.build(proposal.trace, name)
+        outcome = self.runner.screen(ScreenRequest(library, self.facts, PROTOCOL, None))
+        assert outcome.failure is None, (self.name, proposal.trace[-300:], outcome.failure)
+        assert outcome.screening is not None
+        assert min(outcome.screening.samples) > 0
+        return library

@@ -1,0 +1,37 @@
+"""What the tests of design spaces share: one import of each model, one pair of workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import models
+from tests.bench import PROTOCOL, imported
+from tunefarm.devices.probe import probe
+from tunefarm.frontend.program import Program
+from tunefarm.measure.build import Builder
+from tunefarm.measure.runner import Runner
+
+
+@pytest.fixture(scope="session")
+def target():
+    return probe()[0].target
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory, target) -> Program:
+    directory = tmp_path_factory.mktemp("spaces")
+    return imported(directory, models.cnn(directory / "cnn.onnx"), target)
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory, target) -> Program:
+    directory = tmp_path_factory.mktemp("kernels")
+    return imported(directory, models.kernels(directory / "kernels.onnx"), target)
+
+
+@pytest.fixture(scope="session")
+def workers():
+    builder, runner = Builder(60.0), Runner(2, PROTOCOL.memory_bytes)
+    yield builder, runner
+    builder.close()
+    runner.close()
