@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 DEMO := $(CURDIR)/demo
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup demo test fast lint format bench lock clean
+.PHONY: setup demo test fast torture lint format bench lock clean
 
 setup: $(VENV)/.installed
 
@@ -32,6 +32,10 @@ test: setup
 # The tests that need neither the compiler nor Ray.
 fast: setup
 	$(BIN)/python -m pytest -m "not tvm and not ray"
+
+# Faults by the thousand; what came of them is in torture.json. Tens of minutes.
+torture: setup
+	$(BIN)/python -m pytest -o addopts="--strict-markers" tests/torture
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @click.group("devices")
 def command() -> None:
-    """List or probe the devices of this farm."""
+    """The devices of this farm: what they are, what they do, whether they may be used."""
 
 
 @command.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """The registered devices, and which job is on each."""
+    """The registered devices, whether they may be used, and which job is on each."""
     from tunefarm.devices.registry import local_devices, registered
     from tunefarm.home import Home
 
@@ -54,6 +54,52 @@ def probe(as_json: bool) -> None:
     _show(home, devices, as_json)
 
 
+@command.command("drain")
+@click.argument("device")
+@click.option("--reason", default="", help="For whoever asks why.")
+@json_option
+def drain(device: str, reason: str, as_json: bool) -> None:
+    """Let the job that is on DEVICE end, and no other begin."""
+    _set(device, "draining", reason, as_json)
+
+
+@command.command("quarantine")
+@click.argument("device")
+@click.option("--reason", required=True, help="For whoever asks why.")
+@json_option
+def quarantine(device: str, reason: str, as_json: bool) -> None:
+    """Measure on DEVICE no more: the job that is on it is interrupted, and can be resumed later.
+
+    What it has measured still counts: see tunefarm journal withdraw.
+    """
+    _set(device, "quarantined", reason, as_json)
+
+
+@command.command("release")
+@click.argument("device")
+@json_option
+def release(device: str, as_json: bool) -> None:
+    """Let DEVICE be used again."""
+    _set(device, "free", "", as_json)
+
+
+def _set(wanted: str, use: str, reason: str, as_json: bool) -> None:
+    from tunefarm.devices.registry import registered
+    from tunefarm.devices.standing import Use, set_standing
+    from tunefarm.errors import NoDevice
+    from tunefarm.home import Home
+
+    home = Home.from_environment().prepare()
+    known = {device.id: device for device in registered(home)}
+    if wanted not in known:
+        raise NoDevice(
+            f"no device {wanted!r} is registered",
+            hint=f"There are: {', '.join(known)}" if known else "Probe: tunefarm devices probe",
+        )
+    set_standing(home, wanted, Use(use), reason)
+    _show(home, (known[wanted],), as_json)
+
+
 def _show(home: Home, devices: tuple[Device, ...], as_json: bool) -> None:
     rows = [_row(home, device) for device in devices]
     if as_json:
@@ -67,6 +113,8 @@ def _show(home: Home, devices: tuple[Device, ...], as_json: bool) -> None:
         table.add_column(name)
     for row, device in zip(rows, devices, strict=True):
         busy = f"busy: {row['busy']['job']}" if row["busy"] else "idle"
+        if row["standing"]["use"] != "free":
+            busy += f", {row['standing']['use']}"
         memory = f"{device.memory_bytes / 2**30:.0f} GiB"
         roof = row["roof"]
         best = f"{roof['flops'] / 1e9:.0f} GFLOP/s" if roof else "-"
@@ -76,6 +124,7 @@ def _show(home: Home, devices: tuple[Device, ...], as_json: bool) -> None:
 
 def _row(home: Home, device: Device) -> dict[str, Any]:
     from tunefarm.devices.lock import DeviceLock
+    from tunefarm.devices.standing import standing
     from tunefarm.measure.roofline import known_roof
 
     roof = known_roof(home, device)
@@ -86,4 +135,5 @@ def _row(home: Home, device: Device) -> dict[str, Any]:
     else:
         holder = lock.holder()
     known = roof.to_dict() if roof is not None else None
-    return {**device.to_dict(), "roof": known, "busy": holder}
+    stands = standing(home, device.id).to_dict()
+    return {**device.to_dict(), "roof": known, "busy": holder, "standing": stands}

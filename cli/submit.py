@@ -164,6 +164,7 @@ def _digest(model: Path) -> str:
 def _resolve(home: Home, text: str, skip: bool) -> tuple[list[JobTarget], dict[str, str]]:
     """The targets that devices serve, and why the others do not count."""
     from tunefarm.devices.registry import device_for, local_devices
+    from tunefarm.devices.standing import check_free
     from tunefarm.devices.target import parse_targets
     from tunefarm.errors import NoDevice
     from tunefarm.results.journal import JobTarget
@@ -175,6 +176,7 @@ def _resolve(home: Home, text: str, skip: bool) -> tuple[list[JobTarget], dict[s
     for target in wanted:
         try:
             device = device_for(target, devices)
+            check_free(home, device.id)
         except NoDevice as error:
             if not skip:
                 raise

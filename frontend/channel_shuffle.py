@@ -85,7 +85,7 @@ def shuffles_after_depthwise(graph: Graph) -> None:
 
 def _shapes(graph: Graph) -> dict[str, Shape]:
     """Of every value whose shape is known."""
-    inferred = onnx.shape_inference.infer_shapes(graph.store()).graph
+    inferred = graph.inferred()
     found = {}
     for value in [*inferred.value_info, *inferred.input, *inferred.output]:
         dims = value.type.tensor_type.shape.dim

@@ -149,6 +149,7 @@ def run_import(request: ImportRequest) -> None:
     _check_inputs(inputs)
 
     from tunefarm.frontend import relax_layout, relax_passes
+    from tunefarm.frontend.stored import save_program
 
     module = relax_passes.from_onnx(model, log)
     temporary = request.directory.with_name(f".{request.directory.name}.{os.getpid()}")
@@ -158,13 +159,13 @@ def run_import(request: ImportRequest) -> None:
         (temporary / "model.onnx").write_bytes(original)
         module = relax_passes.simplify(module, request.target, log)
         baseline = relax_passes.lower(module, request.target, log, "baseline")
-        relax_passes.save(baseline, temporary / "baseline.json")
+        save_program(baseline, temporary / "baseline.json")
         wanted = relax_layout.Layout(request.layout) if request.layout else None
         laid = relax_layout.convert_layout(module, request.target, log, wanted)
         module = relax_passes.fast_math(laid.module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
         module = relax_passes.cheapen(module, log)
-        relax_passes.save(module, temporary / "program.json")
+        save_program(module, temporary / "program.json")
         tasks = relax_passes.extract_tasks(module, temporary)
         program = Program(
             directory=temporary,

@@ -24,6 +24,8 @@ _FOLDABLE = frozenset(
         *("Concat", "Expand", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
     }
 )
+_SHAPE_LIMIT = 1024
+"""Elements of a constant that may be a shape."""
 _FOLD_LIMIT = 2**27  # elements: a larger constant stays an operation
 
 
@@ -69,6 +71,30 @@ class Graph:
         del graph.input[:]
         graph.input.extend(inputs)
         return self.model
+
+    def inferred(self) -> onnx.GraphProto:
+        """The graph with the type of every value, as far as ONNX infers it. Of a large constant
+        only its type is told: what it holds says nothing of shapes, and copying it takes long."""
+        used = self.uses()
+        constants = {name: array for name, array in self.constants.items() if used[name]}
+        small = {name: array for name, array in constants.items() if array.size <= _SHAPE_LIMIT}
+        inputs = [i for i in self.model.graph.input if i.name not in self.constants]
+        inputs += [
+            helper.make_tensor_value_info(name, _dtype(array), list(array.shape))
+            for name, array in constants.items()
+            if name not in small
+        ]
+        graph = helper.make_graph(
+            self.nodes,
+            "inferred",
+            inputs,
+            list(self.model.graph.output),
+            [numpy_helper.from_array(np.ascontiguousarray(a), n) for n, a in small.items()],
+        )
+        model = helper.make_model(graph, ir_version=self.model.ir_version)
+        del model.opset_import[:]
+        model.opset_import.extend(self.model.opset_import)
+        return onnx.shape_inference.infer_shapes(model).graph
 
 
 def fold_constants(graph: Graph) -> None:
@@ -183,7 +209,7 @@ def fold_affine(graph: Graph) -> None:
 
 
 def _ranks(graph: Graph) -> dict[str, int]:
-    inferred = onnx.shape_inference.infer_shapes(graph.store()).graph
+    inferred = graph.inferred()
     values = [*inferred.value_info, *inferred.input, *inferred.output]
     return {v.name: len(v.type.tensor_type.shape.dim) for v in values}
 

@@ -61,8 +61,9 @@ class Program:
     """An imported model in its directory.
 
     `directory` holds ``model.onnx`` (as submitted, shapes bound, weights inside), ``program.json``
-    (Relax, after every pass), ``baseline.json`` (Relax, as a plain build would have it),
-    ``workloads/<task>.json`` (TensorIR) and ``evidence.json``.
+    (Relax, after every pass), ``baseline.json`` (Relax, as a plain build would have it), both with
+    their weights beside them (`stored`), ``workloads/<task>.json`` (TensorIR) and
+    ``evidence.json``.
     """
 
     directory: Path

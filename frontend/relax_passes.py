@@ -89,10 +89,6 @@ def cheapen(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:
     return module
 
 
-def save(module: Any, path: Path) -> None:
-    path.write_text(tvm.ir.save_json(module))
-
-
 def output_specs(module: tvm.IRModule, names: list[str]) -> tuple[TensorSpec, ...]:
     """The outputs of `main`, under their ONNX names.
 
@@ -142,7 +138,8 @@ def extract_tasks(module: tvm.IRModule, directory: Path) -> tuple[TuningTask, ..
                 }
             )
             continue
-        save(workload, directory / "workloads" / f"{task}.json")
+        text = tvm.ir.save_json(workload)
+        (directory / "workloads" / f"{task}.json").write_text(text)
         tasks[task] = TuningTask(
             id=task,
             name=_readable(name),

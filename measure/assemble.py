@@ -68,9 +68,9 @@ def assemble(request: AssembleRequest) -> Assembled:
 
 def run_assemble(request: AssembleRequest) -> Assembled:
     """In the child."""
-    import tvm
     from tvm import relax
 
+    from tunefarm.frontend.stored import load_program_module
     from tunefarm.measure import joining
     from tunefarm.search import replay
     from tunefarm.search.intrinsics import register_intrinsics
@@ -79,7 +79,7 @@ def run_assemble(request: AssembleRequest) -> Assembled:
     register_intrinsics(request.target.kind, platform.machine())
     load_plugins()
     target = replay.tvm_target(request.target)
-    module = tvm.ir.load_json(request.module.read_text())
+    module = load_program_module(request.module)
     concatenations = joining.concatenations(module) if request.traces else {}
     workloads = dict(request.workloads)
     for name, trace in request.traces:

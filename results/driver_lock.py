@@ -57,6 +57,11 @@ def driver_is_alive(home: Home, job: str) -> bool:
     return False
 
 
+def driver_is_elsewhere(home: Home, job: str) -> bool:
+    """A living driver that is not this process."""
+    return driver_pid(home, job) not in (None, os.getpid())
+
+
 def driver_pid(home: Home, job: str) -> int | None:
     """Process id of the living driver."""
     if not driver_is_alive(home, job):

@@ -1,4 +1,4 @@
-"""The durable record of a farm home: what happened, in SQLite.
+"""The durable record of a farm: what happened.
 
 Facts are appended and never changed; each call is one transaction, durable when it returns; a
 fact that is delivered twice is stored once. The driver of a job is the only writer of its rows.
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tunefarm.devices.device import Device, device_from_dict
 from tunefarm.devices.target import Target, target_from_json
@@ -24,7 +23,16 @@ from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import schema
-from tunefarm.results.driver_lock import driver_is_alive
+from tunefarm.results.driver_lock import driver_is_alive, driver_is_elsewhere
+from tunefarm.results.salvage import (
+    Mended,
+    fact_tables,
+    is_half_mended,
+    mend,
+    mending,
+    put_in_place,
+)
+from tunefarm.results.store import DamagedStore, Store, sqlite_path
 from tunefarm.search.candidate import Candidate, baseline
 
 TERMINAL = ("succeeded", "failed", "cancelled")
@@ -55,7 +63,8 @@ class JobTarget:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One process's samples (seconds per call) of one candidate at one stage."""
+    """One process's samples (seconds per call) of one candidate at one stage; `unit` is the device
+    that it ran on, None for the job's only one."""
 
     candidate: str
     stage: str
@@ -64,60 +73,93 @@ class Measurement:
     truncated: bool = False
     build_s: float | None = None
     block: int | None = None
+    unit: str | None = None
 
 
 class Journal:
-    """Open the journal of a farm home, making it if there is none."""
+    """Open the journal of a farm home, making it if there is none.
 
-    def __init__(self, home: Home, url: str | None = None) -> None:
+    Args:
+        url: of another database than the home's.
+        clock: seconds since the epoch; it may jump.
+    """
+
+    def __init__(
+        self, home: Home, url: str | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
         self.home = home
-        self._engine = sa.create_engine(url or home.journal_url)
-        if self._engine.dialect.name == "sqlite":
-            sa.event.listen(self._engine, "connect", _configure_sqlite)
+        self._clock = clock
+        self._url = url or home.journal_url
+        self._store = self._opened()
+
+    def _opened(self) -> Store:
+        path = sqlite_path(self._url)
         try:
-            schema.metadata.create_all(self._engine)
-            self._check_version()
-        except sa.exc.SQLAlchemyError as error:
-            raise StoreError(
-                f"the journal {self._engine.url!r} cannot be used: {_reason(error)}",
-                hint="Check that the file is a journal and may be written, or set TUNEFARM_HOME.",
-            ) from error
+            if path is not None and is_half_mended(path):
+                with mending(path):
+                    if is_half_mended(path):
+                        put_in_place(path)
+            return Store(self._url)
+        except DamagedStore as error:
+            if path is None or self._mended(path) is None:
+                raise error
+        return Store(self._url)
 
     def close(self) -> None:
-        self._engine.dispose()
+        self._store.close()
 
-    def _check_version(self) -> None:
-        self._add(schema.meta, [{"key": "schema", "value": str(schema.SCHEMA_VERSION)}])
-        found = self._rows(sa.select(schema.meta.c.value).where(schema.meta.c.key == "schema"))
-        if int(found[0]["value"]) > schema.SCHEMA_VERSION:
+    def mend(self) -> Mended | None:
+        """Look at every record. Where the file or a fact in it is damaged, a journal with all that
+        is sound takes its place; None where all was well, and of PostgreSQL, which looks after its
+        files itself.
+
+        Raises:
+            StoreError: a living driver writes to it.
+        """
+        path = sqlite_path(self._url)
+        if path is None or self._store.is_whole():
+            return None
+        self._store.close()
+        mended = self._mended(path)
+        self._store = Store(self._url)
+        return mended
+
+    def _mended(self, path: Path) -> Mended | None:
+        """None where there is nothing to be saved: it is no journal of ours."""
+        busy = [d.name for d in self.home.jobs.glob("*") if driver_is_elsewhere(self.home, d.name)]
+        if busy:
             raise StoreError(
-                f"the journal has schema {found[0]['value']}; this tunefarm knows "
-                f"{schema.SCHEMA_VERSION}",
-                hint="Use the tunefarm that wrote it, or a newer one.",
+                f"the journal {path} is damaged, and jobs write to it: {', '.join(busy)}",
+                hint="Stop them (they can be resumed), then: tunefarm journal check --mend",
             )
+        with mending(path):
+            try:
+                return mend(path)
+            except ValueError:
+                return None
+
+    def damage(self) -> dict[str, int]:
+        """See `Store.damage`."""
+        return self._store.damage()
+
+    def fact_counts(self) -> dict[str, int]:
+        """Sound facts by table."""
+        return {name: len(rows) for name, rows in self.all_facts()}
+
+    def all_facts(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        """Table by table; also what was withdrawn."""
+        for table in fact_tables():
+            yield table.name, self._store.facts(table)
 
     # ------------------------------------------------------------------ writing
 
-    def _add(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        """Insert, leaving what is there already as it is."""
-        if not rows:
-            return
-        module = sqlite if self._engine.dialect.name == "sqlite" else postgresql
-        statement = module.insert(table).on_conflict_do_nothing()
-        with self._writing() as connection:
-            connection.execute(statement, rows)
+    def together(self) -> AbstractContextManager[None]:
+        """What is written inside is one transaction."""
+        return self._store.together()
 
-    @contextmanager
-    def _writing(self) -> Any:
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except sa.exc.OperationalError as error:
-            raise StoreError(
-                f"the journal cannot be written: {_reason(error)}",
-                hint="Nothing that was acknowledged is lost; free the disk or mend the store, "
-                "then resume the job.",
-            ) from error
+    def drive(self, job: str) -> int:
+        """Become the job's one driver; see `Store.drive`."""
+        return self._store.drive(job)
 
     def add_job(self, job: Job, targets: Iterable[JobTarget]) -> None:
         """A job with all its targets, or nothing."""
@@ -140,18 +182,18 @@ class Journal:
             }
             for target in targets
         ]
-        queued = {"job": job.id, "time": time.time(), "kind": "queued", "detail": {}}
-        with self._writing() as connection:
-            connection.execute(sa.insert(schema.jobs), [row])
-            connection.execute(sa.insert(schema.job_targets), target_rows)
-            connection.execute(sa.insert(schema.job_events), [queued])
+        queued = {"job": job.id, "time": self._clock(), "kind": "queued", "detail": {}}
+        with self.together():
+            self._store.add(schema.jobs, [row])
+            self._store.add(schema.job_targets, target_rows)
+            self._store.add(schema.job_events, [queued])
 
     def add_event(self, job: str, kind: str, **detail: Any) -> None:
-        row = {"job": job, "time": time.time(), "kind": kind, "detail": detail}
-        self._add(schema.job_events, [row])
+        row = {"job": job, "time": self._clock(), "kind": kind, "detail": detail}
+        self._store.add(schema.job_events, [row])
 
     def add_tasks(self, job: str, target: str, tasks: Iterable[TuningTask]) -> None:
-        self._add(
+        self._store.add(
             schema.tasks,
             [
                 {
@@ -170,7 +212,7 @@ class Journal:
         )
 
     def add_candidates(self, job: str, target: str, found: Iterable[Candidate]) -> None:
-        self._add(
+        self._store.add(
             schema.candidates,
             [
                 {
@@ -186,7 +228,7 @@ class Journal:
         )
 
     def add_measurements(self, job: str, target: str, made: Iterable[Measurement]) -> None:
-        self._add(
+        self._store.add(
             schema.measurements,
             [
                 {
@@ -199,49 +241,55 @@ class Journal:
                     "truncated": m.truncated,
                     "build_s": m.build_s,
                     "block": m.block,
-                    "time": time.time(),
+                    "unit": m.unit,
+                    "time": self._clock(),
                 }
                 for m in made
             ],
         )
 
-    def add_failure(self, job: str, target: str, candidate: str, failure: Failure) -> None:
+    def add_failure(
+        self, job: str, target: str, candidate: str, failure: Failure, unit: str | None = None
+    ) -> None:
         row = {
             "job": job,
             "target": target,
             "candidate": candidate,
             "kind": failure.kind.value,
             "message": failure.message,
-            "time": time.time(),
+            "unit": unit,
+            "time": self._clock(),
         }
-        self._add(schema.failures, [row])
+        self._store.add(schema.failures, [row])
 
-    def add_block(self, job: str, target: str, canary_s: float, conditions: Any) -> int:
+    def add_block(
+        self, job: str, target: str, canary_s: float, conditions: Any, unit: str | None = None
+    ) -> int:
         """A measuring block begins: the canary's time and the machine's condition; its number."""
         row = {
             "job": job,
             "target": target,
-            "time": time.time(),
+            "time": self._clock(),
             "canary_s": canary_s,
             "conditions": conditions,
+            "unit": unit,
         }
-        with self._writing() as connection:
-            result = connection.execute(sa.insert(schema.blocks).values(row))
-            return int(result.inserted_primary_key[0])
+        return self._store.add_numbered(schema.blocks, row)
 
     def add_process(
         self, job: str, target: str, phase: str, process: int, made: Iterable[Measurement]
     ) -> None:
-        """One fresh process of a phase has reported (its measurements first)."""
-        self.add_measurements(job, target, made)  # a kill in between repeats the process, no more
+        """One fresh process of a phase has reported."""
         row = {
             "job": job,
             "target": target,
             "phase": phase,
             "process": process,
-            "time": time.time(),
+            "time": self._clock(),
         }
-        self._add(schema.processes, [row])
+        with self.together():
+            self.add_measurements(job, target, made)
+            self._store.add(schema.processes, [row])
 
     def add_verdict(
         self,
@@ -266,7 +314,7 @@ class Journal:
             "high": result.high if result else None,
             "verdict": (result.verdict if result else otherwise).value,
         }
-        self._add(schema.verdicts, [row])
+        self._store.add(schema.verdicts, [row])
 
     def add_artifact(
         self, job: str, target: str, name: str, digest: str, path: Path, summary: dict[str, Any]
@@ -278,28 +326,49 @@ class Journal:
             "digest": digest,
             "path": str(path),
             "summary": summary,
-            "time": time.time(),
+            "time": self._clock(),
         }
-        self._add(schema.artifacts, [row])
+        self._store.add(schema.artifacts, [row])
+
+    def withdraw(self, unit: str, since: float, until: float | None, reason: str) -> list[str]:
+        """What `unit` measured between two moments (seconds since the epoch; None for now) counts
+        for nothing any more; the jobs that it had measured for. It stays on record."""
+        moment = self._clock()
+        last = moment if until is None else until
+        row = {"unit": unit, "since": since, "until": last, "reason": reason, "time": moment}
+        table = schema.measurements
+        during = sa.and_(table.c.unit == unit, table.c.time.between(since, last))
+        jobs = {found["job"] for found in self._store.facts(table, during)}
+        self._store.add(schema.withdrawals, [row])
+        return sorted(jobs)
 
     def add_tracked(self, job: str, uri: str, what: str, value: str) -> None:
-        self._add(schema.tracked, [{"job": job, "uri": uri, "what": what, "value": value}])
+        self._store.add(schema.tracked, [{"job": job, "uri": uri, "what": what, "value": value}])
 
     # ------------------------------------------------------------------ reading
 
-    def _rows(self, query: Any) -> list[dict[str, Any]]:
-        with self._engine.connect() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
-
     def _of(self, table: sa.Table, job: str, target: str | None = None) -> list[dict[str, Any]]:
-        query = sa.select(table).where(table.c.job == job)
+        where = table.c.job == job
         if target is not None:
-            query = query.where(table.c.target == target)
-        for name in ("seq", "position", "block", "time"):
-            if name in table.c:
-                query = query.order_by(table.c[name])
-                break
-        return self._rows(query)
+            where = sa.and_(where, table.c.target == target)
+        names = [n for n in ("seq", "position", "block", "time") if n in table.c]
+        return self._store.facts(table, where, table.c[names[0]] if names else None)
+
+    def _counting(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those that were not withdrawn."""
+        gone = self._store.facts(schema.withdrawals)
+        return [
+            row
+            for row in rows
+            if not any(
+                w["unit"] == row["unit"] and w["since"] <= row["time"] <= w["until"] for w in gone
+            )
+        ]
+
+    def has_withdrawn(self, job: str) -> bool:
+        """Whether something that was measured for `job` counts no more."""
+        rows = self._of(schema.measurements, job)
+        return len(self._counting(rows)) < len(rows)
 
     def job(self, wanted: str) -> Job:
         """The job with this id, the newest of this name, or this unambiguous beginning of an id.
@@ -321,7 +390,7 @@ class Journal:
 
     def jobs(self) -> list[Job]:
         """Newest first."""
-        rows = self._rows(sa.select(schema.jobs).order_by(schema.jobs.c.created.desc()))
+        rows = self._store.facts(schema.jobs, order=schema.jobs.c.created.desc())
         return [
             Job(
                 r["job"],
@@ -373,6 +442,7 @@ class Journal:
                 r["truncated"],
                 r["build_s"],
                 r["block"],
+                r["unit"],
             )
             for r in rows
             if wanted is None or r["stage"] in wanted
@@ -393,13 +463,15 @@ class Journal:
 
     def outcomes(self, job: str, target: str) -> list[tuple[str, float | None, bool]]:
         """What became of each candidate, baselines included, in the order in which it happened:
-        its id, median latency in seconds (None for a failure), and whether it was given up."""
+        its id, median latency in seconds (None for a failure), and whether it was given up. What
+        was withdrawn is not among it."""
         rows: list[tuple[float, str, float | None, bool]] = [
             (r["time"], r["candidate"], statistics.median(r["samples"]), r["truncated"])
-            for r in self._of(schema.measurements, job, target)
+            for r in self._counting(self._of(schema.measurements, job, target))
             if r["stage"] in ("screen", "baseline")
         ]
-        rows += [(f["time"], f["candidate"], None, False) for f in self.failures(job, target)]
+        failed = self._counting(self.failures(job, target))
+        rows += [(f["time"], f["candidate"], None, False) for f in failed]
         return [(c, latency, gone) for _, c, latency, gone in sorted(rows, key=lambda r: r[0])]
 
     def spent_s(self, job: str) -> float:
@@ -436,15 +508,14 @@ class Journal:
 
     def artifacts(self, job: str | None = None) -> list[dict[str, Any]]:
         """Newest first."""
-        query = sa.select(schema.artifacts).order_by(schema.artifacts.c.time.desc())
-        if job is not None:
-            query = query.where(schema.artifacts.c.job == job)
-        return self._rows(query)
+        table = schema.artifacts
+        where = table.c.job == job if job is not None else None
+        return self._store.facts(table, where, table.c.time.desc())
 
     def tracked(self, job: str, uri: str) -> dict[str, str]:
         table = schema.tracked
-        query = sa.select(table).where(table.c.job == job, table.c.uri == uri)
-        return {r["what"]: r["value"] for r in self._rows(query)}
+        found = self._store.facts(table, sa.and_(table.c.job == job, table.c.uri == uri))
+        return {r["what"]: r["value"] for r in found}
 
     def counts(self, job: str) -> dict[str, int]:
         """How many screened, failed and proposed candidates a job has, over all targets."""
@@ -453,12 +524,11 @@ class Journal:
         )
         failed = sa.select(sa.func.count()).where(schema.failures.c.job == job)
         proposed = sa.select(sa.func.count()).where(schema.candidates.c.job == job)
-        with self._engine.connect() as connection:
-            return {
-                "measured": int(connection.scalar(screened) or 0),
-                "failed": int(connection.scalar(failed) or 0),
-                "proposed": int(connection.scalar(proposed) or 0),
-            }
+        return {
+            "measured": int(self._store.scalar(screened) or 0),
+            "failed": int(self._store.scalar(failed) or 0),
+            "proposed": int(self._store.scalar(proposed) or 0),
+        }
 
     # ------------------------------------------------------------------- status
 
@@ -475,18 +545,6 @@ class Journal:
 
     def cancel_requested(self, job: str) -> bool:
         return any(e["kind"] == "cancel_requested" for e in self.events(job))
-
-
-def _configure_sqlite(connection: Any, _record: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA busy_timeout=15000")
-    cursor.close()
-
-
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "orig", error)).splitlines()[0]
 
 
 def _list(jobs: list[Job]) -> str:

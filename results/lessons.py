@@ -35,6 +35,12 @@ def lessons_path(home: Home, job: str, target: str) -> Path:
     return home.job_dir(job) / target.replace("/", "-") / "lessons.parquet"
 
 
+def drop_lessons(home: Home, job: str) -> None:
+    """Of a job whose results are not to be learnt from any more."""
+    for path in home.job_dir(job).glob("*/lessons.parquet"):
+        path.unlink()
+
+
 def lessons_of(
     journal: Journal, job: Job, target: JobTarget, taught: Iterable[Taught]
 ) -> list[Lesson]:

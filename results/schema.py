@@ -1,9 +1,19 @@
-"""Tables of the journal. Rows are facts: they are added, and never changed."""
+"""Tables of the journal. Rows are facts: they are added, and never changed.
+
+Every fact carries a checksum of what it says, so that a record that was damaged where it lay is
+noticed when it is read (`sound`), and a sound one is known in a damaged file (`salvage`). Columns
+are added at the end, before the checksum alone: `salvage` goes by their order. `drivers` is no
+fact: it says who may write a job's rows.
+"""
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from sqlalchemy import (
-    JSON,
     Boolean,
     Column,
     Float,
@@ -12,12 +22,74 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
+
+
+class Json(TypeDecorator[Any]):
+    """A document as text. One that cannot be read is None: its row's checksum says the rest."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        return json.dumps(value)
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        try:
+            return json.loads(value)
+        except (TypeError, ValueError):
+            return None
+
+
+def crc() -> Column[str]:
+    return Column("crc", String, nullable=False)
+
+
+def checksum(table: Table, row: Mapping[str, Any]) -> str:
+    """Of what `row` says in the columns that are given with it: 8 hex digits."""
+    told = [table.name, *(_plain(column, row.get(column.name)) for column in told_columns(table))]
+    return f"{zlib.crc32(json.dumps(told, sort_keys=True).encode()):08x}"
+
+
+def told_columns(table: Table) -> list[Column[Any]]:
+    """Those of a fact; its number and its checksum are given to it."""
+    return [c for c in table.columns if c.name != "crc" and c.autoincrement is not True]
+
+
+def _plain(column: Column[Any], value: Any) -> Any:
+    """As it comes back from a database: an integer in a column of floats does not stay one."""
+    if value is None:
+        return None
+    if isinstance(column.type, Float):
+        return float(value)
+    if isinstance(column.type, Boolean):
+        return bool(value)
+    return value
+
+
+def sound(table: Table, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that say what was written, without their checksums; the others are left out."""
+    kept = []
+    for row in rows:
+        if is_sound(table, row):
+            kept.append({name: value for name, value in row.items() if name != "crc"})
+    return kept
+
+
+def is_sound(table: Table, row: Mapping[str, Any]) -> bool:
+    if "crc" not in table.c:
+        return True
+    try:
+        return bool(row["crc"] == checksum(table, row))
+    except (TypeError, ValueError):  # of another type than its column
+        return False
+
 
 meta = Table("meta", metadata, Column("key", String, primary_key=True), Column("value", String))
 
@@ -29,8 +101,9 @@ jobs = Table(
     Column("created", Float, nullable=False),
     Column("model_digest", String, nullable=False),
     Column("model_source", Text, nullable=False),
-    Column("options", JSON, nullable=False),
-    Column("protocol", JSON, nullable=False),
+    Column("options", Json, nullable=False),
+    Column("protocol", Json, nullable=False),
+    crc(),
 )
 
 job_events = Table(
@@ -40,7 +113,8 @@ job_events = Table(
     Column("job", String, nullable=False, index=True),
     Column("time", Float, nullable=False),
     Column("kind", String, nullable=False),
-    Column("detail", JSON, nullable=False),
+    Column("detail", Json, nullable=False),
+    crc(),
 )
 
 job_targets = Table(
@@ -49,8 +123,9 @@ job_targets = Table(
     Column("job", String, primary_key=True),
     Column("target", String, primary_key=True),
     Column("resolved", String, nullable=False),
-    Column("device", JSON, nullable=False),
+    Column("device", Json, nullable=False),
     Column("toolchain", String, nullable=False),
+    crc(),
 )
 
 tasks = Table(
@@ -63,8 +138,9 @@ tasks = Table(
     Column("weight", Integer, nullable=False),
     Column("flops", Float, nullable=False),
     Column("bytes", Float, nullable=False),
-    Column("args", JSON, nullable=False),
+    Column("args", Json, nullable=False),
     Column("position", Integer, nullable=False),
+    crc(),
 )
 
 candidates = Table(
@@ -77,6 +153,7 @@ candidates = Table(
     Column("task", String, nullable=False),
     Column("trace", Text, nullable=False),
     Column("origin", String, nullable=False),
+    crc(),
     UniqueConstraint("job", "target", "candidate"),
 )
 
@@ -89,11 +166,13 @@ measurements = Table(
     Column("candidate", String, nullable=False),
     Column("stage", String, nullable=False),
     Column("process", Integer, nullable=False),
-    Column("samples", JSON, nullable=False),
+    Column("samples", Json, nullable=False),
     Column("truncated", Boolean, nullable=False),
     Column("build_s", Float),
     Column("block", Integer),
     Column("time", Float, nullable=False),
+    Column("unit", String),
+    crc(),
     UniqueConstraint("job", "target", "candidate", "stage", "process"),
 )
 
@@ -107,6 +186,8 @@ failures = Table(
     Column("kind", String, nullable=False),
     Column("message", Text, nullable=False),
     Column("time", Float, nullable=False),
+    Column("unit", String),
+    crc(),
     UniqueConstraint("job", "target", "candidate"),
 )
 
@@ -118,7 +199,9 @@ blocks = Table(
     Column("target", String, nullable=False),
     Column("time", Float, nullable=False),
     Column("canary_s", Float, nullable=False),
-    Column("conditions", JSON, nullable=False),
+    Column("conditions", Json, nullable=False),
+    Column("unit", String),
+    crc(),
 )
 
 processes = Table(
@@ -129,6 +212,7 @@ processes = Table(
     Column("phase", String, primary_key=True),
     Column("process", Integer, primary_key=True),
     Column("time", Float, nullable=False),
+    crc(),
 )
 
 verdicts = Table(
@@ -144,6 +228,7 @@ verdicts = Table(
     Column("low", Float),
     Column("high", Float),
     Column("verdict", String, nullable=False),
+    crc(),
 )
 
 artifacts = Table(
@@ -154,8 +239,9 @@ artifacts = Table(
     Column("name", String, nullable=False),
     Column("digest", String, nullable=False),
     Column("path", Text, nullable=False),
-    Column("summary", JSON, nullable=False),
+    Column("summary", Json, nullable=False),
     Column("time", Float, nullable=False),
+    crc(),
 )
 
 tracked = Table(
@@ -165,4 +251,24 @@ tracked = Table(
     Column("uri", String, primary_key=True),
     Column("what", String, primary_key=True),
     Column("value", String, nullable=False),
+    crc(),
+)
+
+withdrawals = Table(
+    "withdrawals",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("unit", String, nullable=False),
+    Column("since", Float, nullable=False),
+    Column("until", Float, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("time", Float, nullable=False),
+    crc(),
+)
+
+drivers = Table(
+    "drivers",
+    metadata,
+    Column("job", String, primary_key=True),
+    Column("epoch", Integer, nullable=False),
 )

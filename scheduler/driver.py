@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,12 +17,15 @@ import ray
 from tunefarm.devices.lock import DeviceLock
 from tunefarm.devices.registry import local_devices
 from tunefarm.devices.roof import Roof
+from tunefarm.devices.standing import Use, check_free, standing
 from tunefarm.errors import (
     Cancelled,
+    Fenced,
     Interrupted,
     JobError,
     JobFailed,
     NoDevice,
+    StoreError,
     TunefarmError,
 )
 from tunefarm.frontend.importer import Importing, ImportRequest
@@ -87,6 +91,8 @@ def drive(home: Home, job_id: str, reporter: Reporter, stop: StopFlag) -> JobRes
         )
     driver = _Driver(home, journal, job, reporter, stop)
     try:
+        if mended := journal.mend():
+            reporter.line(mended.words())
         return driver.run()
     except (Interrupted, KeyboardInterrupt):
         journal.add_event(job.id, "interrupted")
@@ -96,6 +102,10 @@ def drive(home: Home, job_id: str, reporter: Reporter, stop: StopFlag) -> JobRes
     except Cancelled:
         journal.add_event(job.id, "cancelled")
         driver.tell_tracker()
+        raise
+    except (StoreError, Fenced):
+        with contextlib.suppress(StoreError, Fenced):  # its record is what is in trouble
+            journal.add_event(job.id, "interrupted")
         raise
     except TunefarmError as error:
         journal.add_event(job.id, "failed", error=str(error), exit_code=error.exit_code)
@@ -123,19 +133,27 @@ class _Driver:
         self.reporter, self.stop = reporter, stop
         self.options = job.options
         self.locks: list[DeviceLock] = []
+        self.devices: list[str] = []
         self.tracker: Any = None
         self.pending_sync: Any = None
         self.last_check = 0.0
         self.started = time.monotonic()
         self.spent_s = 0.0
+        self.epoch = 0
 
     def run(self) -> JobResult:
         targets = self.journal.targets(self.job.id)
         self._check_devices(targets)
+        if self.journal.has_withdrawn(self.job.id):
+            raise JobError(
+                f"results that job {self.job.id} counted on were withdrawn",
+                hint="Submit its model anew: what other units measured is known.",
+            )
         self._take_devices(targets)
+        self.epoch = self.journal.drive(self.job.id)
         self.spent_s = self.journal.spent_s(self.job.id)
         self.started = time.monotonic()
-        self.journal.add_event(self.job.id, "running", pid=os.getpid())
+        self.journal.add_event(self.job.id, "running", pid=os.getpid(), epoch=self.epoch)
         self._show("import")
         devices = {t.device.id for t in targets}
         cores = max(t.device.cores for t in targets)
@@ -173,6 +191,8 @@ class _Driver:
         """One job at a time per device; who waits is told for whom."""
         waiting = ""
         for device in {t.device.id: t.device for t in targets}.values():
+            check_free(self.home, device.id)
+            self.devices.append(device.id)
             lock = DeviceLock(device)
             while not lock.acquire({"job": self.job.id, "name": self.job.name}):
                 holder = lock.holder()
@@ -183,6 +203,7 @@ class _Driver:
                 self.check()
                 time.sleep(0.5)
             self.locks.append(lock)
+            check_free(self.home, device.id)  # it may have been drained meanwhile
 
     def _check_devices(self, targets: list[JobTarget]) -> None:
         """A resumed job must be where it was: same machine, same tools."""
@@ -276,6 +297,7 @@ class _Driver:
             target,
             program,
             limits,
+            self.epoch,
             protocol,
             self.reporter,
             budget_s,
@@ -288,8 +310,7 @@ class _Driver:
         try:
             return run.run()
         finally:
-            for actor in (run.search, run.device, *run.builders):
-                ray.kill(actor)
+            run.close()
 
     def _roof(self, target: JobTarget) -> Roof | None:
         """Of this machine; measured once, by the first job on it."""
@@ -313,6 +334,11 @@ class _Driver:
             self.last_check = time.monotonic()
             if self.journal.cancel_requested(self.job.id):
                 raise Cancelled(f"job {self.job.id} was cancelled")
+            for device in self.devices:
+                found = standing(self.home, device)
+                if found.use is Use.QUARANTINED:
+                    self.reporter.line(f"device {device} is {found.words()}")
+                    raise Interrupted("its device may not be used")
 
     def sync(self) -> None:
         """Ask the tracker to catch up, without waiting; at most one request at a time."""

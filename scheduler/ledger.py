@@ -1,5 +1,5 @@
-"""What is known of one target's candidates, and how it is written down: whatever a worker reports
-is in the journal before the state machine hears of it."""
+"""What is known of one target's candidates, how it is written down, and how a state machine is told
+of it again: whatever a worker reports is in the journal before the state machine hears of it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,31 @@ from tunefarm.measure.facts import Screening
 from tunefarm.measure.runner import ScreenOutcome
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
 from tunefarm.results.known import Known, known, note_between
-from tunefarm.scheduler.messages import Built, Phase, ProcessDone, Proposed, Screened
+from tunefarm.scheduler.messages import (
+    Build,
+    Built,
+    Fact,
+    Instruction,
+    Phase,
+    ProcessDone,
+    Propose,
+    Proposed,
+    RunProcess,
+    Screen,
+    Screened,
+    Step,
+    StepDone,
+)
+from tunefarm.scheduler.plausible import check_screening
 from tunefarm.scheduler.races import process_measurements
+from tunefarm.scheduler.state import TargetState
 from tunefarm.search.candidate import Candidate
 from tunefarm.search.proposer import Result
 
 
 @dataclass
 class Ledger:
-    """Each method takes one report and returns the event that it is.
+    """Takes reports down, each as the fact that it is.
 
     Attributes:
         candidates: every candidate, the untuned ones included, by id.
@@ -40,8 +56,11 @@ class Ledger:
     latencies: dict[str, float] = field(default_factory=dict)
     known: list[Known] = field(default_factory=list)
     news: list[Result] = field(default_factory=list)
+    floors_s: dict[str, float] = field(default_factory=dict)
+    """By task, the least time that the hardware allows."""
     build_seconds: dict[str, float] = field(default_factory=dict)
-    block: int | None = None
+    blocks: dict[str, int] = field(default_factory=dict)
+    """By unit, the number of its present measuring block."""
 
     def take_known(self, between: int) -> list[Known]:
         """What earlier jobs measured on this device with this toolchain, of models in which kernels
@@ -68,12 +87,45 @@ class Ledger:
             if not self.candidates[candidate].untuned
         ] + [Result(one.candidate, one.latency_s) for one in self.known]
 
+    def retell(self, state: TargetState) -> None:
+        """Tell `state`, which knows the kernels, every fact on record but for the phases' ends."""
+        for one in self.journal.candidates(self.job.id, self.target.name):
+            self.candidates[one.id] = one
+            state.restore(Proposed(one.task, (one.id,)))
+        for candidate, latency, gone in self.journal.outcomes(self.job.id, self.target.name):
+            state.restore(Screened(candidate, latency))
+            self.note(candidate, latency, gone)
+        for found in self.known:
+            state.restore(Screened(found.candidate.id, found.latency_s))
+            self.note(found.candidate.id, found.latency_s, found.truncated)
+
+    def retell_processes(self, state: TargetState) -> None:
+        """And then what had come of the races; the model is assembled and compared again."""
+        for row in self.journal.processes(self.job.id, self.target.name):
+            if row["phase"] != Phase.COMPARE:
+                state.restore(ProcessDone(Phase(row["phase"]), row["process"]))
+
+    def take(self, instruction: Instruction, answer: Any) -> Fact:
+        """The answer to an instruction."""
+        match instruction:
+            case Propose(task, _, _):
+                return self.proposed(task, answer)
+            case Build(candidate):
+                return self.built(candidate, answer)
+            case Screen(candidate, _, unit):
+                return self.screened(candidate, unit, *answer)
+            case RunProcess(phase, process, unit):
+                return self.raced(phase, process, unit, answer)
+            case Step(phase):
+                return StepDone(phase)
+
     def proposed(self, task: str, answer: Sequence[Candidate]) -> Proposed:
         self.journal.add_candidates(self.job.id, self.target.name, list(answer))
         self.candidates.update({one.id: one for one in answer})
         return Proposed(task, tuple(one.id for one in answer))
 
     def built(self, candidate: str, outcome: BuildOutcome) -> Built | Screened:
+        """A build that failed is the candidate's result."""
         self.build_seconds[candidate] = outcome.seconds
         if outcome.library is None:
             assert outcome.failure is not None
@@ -81,25 +133,32 @@ class Ledger:
         self.libraries[candidate] = outcome.library
         return Built(candidate, True)
 
-    def failed(self, candidate: str, failure: Failure) -> Screened:
-        self.journal.add_failure(self.job.id, self.target.name, candidate, failure)
+    def failed(self, candidate: str, failure: Failure, unit: str | None = None) -> Screened:
+        self.journal.add_failure(self.job.id, self.target.name, candidate, failure, unit)
         self.note(candidate, None, False)
         return Screened(candidate, None)
 
-    def screened(self, candidate: str, outcome: ScreenOutcome, block: Any) -> Screened:
-        """`block` is the measuring conditions that begin with this candidate, None for no new."""
+    def screened(self, candidate: str, unit: str, outcome: ScreenOutcome, block: Any) -> Screened:
+        """`block` is the measuring conditions that begin with this candidate, None for no new.
+
+        Raises:
+            Implausible: it cannot be true; nothing of it is written down.
+        """
+        check_screening(outcome, self.floors_s.get(self.candidates[candidate].task, 0.0))
         job, name = self.job.id, self.target.name
         if block is not None:
-            self.block = self.journal.add_block(job, name, block.canary_s, block.conditions)
+            number = self.journal.add_block(job, name, block.canary_s, block.conditions, unit)
+            self.blocks[unit] = number
         if outcome.failure is not None:
-            return self.failed(candidate, outcome.failure)
+            return self.failed(candidate, outcome.failure, unit)
         assert outcome.screening is not None
-        self.journal.add_measurements(job, name, [self._measurement(candidate, outcome.screening)])
+        made = self._measurement(candidate, unit, outcome.screening)
+        self.journal.add_measurements(job, name, [made])
         latency = statistics.median(outcome.screening.samples)
         self.note(candidate, latency, outcome.screening.truncated)
         return Screened(candidate, latency)
 
-    def _measurement(self, candidate: str, screening: Screening) -> Measurement:
+    def _measurement(self, candidate: str, unit: str, screening: Screening) -> Measurement:
         return Measurement(
             candidate,
             "baseline" if self.candidates[candidate].untuned else "screen",
@@ -107,10 +166,11 @@ class Ledger:
             screening.samples,
             screening.truncated,
             self.build_seconds.get(candidate),
-            self.block,
+            self.blocks.get(unit),
+            unit,
         )
 
-    def raced(self, phase: Phase, process: int, answer: dict[str, Any]) -> ProcessDone:
-        made = process_measurements(phase, process, answer)
+    def raced(self, phase: Phase, process: int, unit: str, answer: dict[str, Any]) -> ProcessDone:
+        made = process_measurements(phase, process, unit, answer)
         self.journal.add_process(self.job.id, self.target.name, phase.value, process, made)
         return ProcessDone(phase, process)

@@ -26,13 +26,18 @@ from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import Runner, ScreenOutcome, ScreenRequest
+from tunefarm.scheduler.conductor import Conductor
+from tunefarm.scheduler.crew import Answered, Heard
 from tunefarm.scheduler.messages import (
+    Assignment,
     BudgetSpent,
     Build,
     Built,
     Event,
+    Fact,
     Imported,
     Instruction,
+    Joined,
     Phase,
     Propose,
     Proposed,
@@ -138,13 +143,11 @@ class _Run:
     ) -> None:
         self._tuner = tuner
         self._started = started
-        self._idle = list(builders)
-        self._runner = runner
         self._pool = pool
         self._state = TargetState(tuner.limits)
+        self._crew = _Threads(pool, builders, runner, self._propose)
         self._candidates: dict[str, Candidate] = {}
         self._libraries: dict[str, Library] = {}
-        self._busy: dict[Future[Any], tuple[Instruction, Builder | None]] = {}
         prior = tuner.transfer.ranking if tuner.transfer else None
         self._ranker = Ranker(seed=tuner.seed, prior=prior)
         self._searching = threading.Lock()
@@ -153,25 +156,25 @@ class _Run:
         self._trials: list[Trial] = []
 
     def loop(self) -> Tuning:
-        todo = self._state.handle(self._imported())
+        conductor = Conductor(
+            self._state, self._crew, self._work, self._record, _cannot_be_lost, _raise
+        )
+        self._state.restore(self._imported())
+        conductor.give(self._state.handle(Joined(self._tuner.device.id)))
         for task in self._tuner.tasks:  # the compiler's import is most of what a start takes
             self._pool.submit(self._propose, task, 0, (), ())
         while self._state.phase in (Phase.BASELINE, Phase.TUNE):
-            for instruction in todo:
-                self._give_out(instruction)
-            todo = []
-            done, _ = wait(self._busy, timeout=0.5, return_when=FIRST_COMPLETED)
-            events = [self._finished(future) for future in done]
-            budget = self._tuner.budget_s
-            if budget is not None and time.monotonic() - self._started > budget:
-                events.append(BudgetSpent())
-            for event in events:
-                todo += self._state.handle(event)
+            conductor.turn(0.5, self._clock())
         with self._searching:
             for proposer in self._proposers.values():
                 proposer.observe(self._news)
             taught = [one for proposer in self._proposers.values() for one in proposer.taught()]
         return Tuning(tuple(self._trials), tuple(taught))
+
+    def _clock(self) -> list[Event]:
+        budget = self._tuner.budget_s
+        over = budget is not None and time.monotonic() - self._started > budget
+        return [BudgetSpent()] if over else []
 
     def _imported(self) -> Imported:
         target, toolchain = self._tuner.device.target, self._tuner.toolchain
@@ -186,21 +189,16 @@ class _Run:
 
     # ------------------------------------------------------------ instructions
 
-    def _give_out(self, instruction: Instruction) -> None:
-        builder = None
+    def _work(self, instruction: Instruction) -> Any:
         match instruction:
             case Propose(task, count, in_flight):
                 news, self._news = self._news, []
-                future: Future[Any] = self._pool.submit(self._propose, task, count, in_flight, news)
+                return task, count, in_flight, news
             case Build(candidate):
-                builder = self._idle.pop()
-                future = self._pool.submit(builder.build, self._build_request(candidate))
-            case Screen(candidate, incumbent_s):
-                request = self._screen_request(candidate, incumbent_s)
-                future = self._pool.submit(self._runner.screen, request)
-            case _:
-                raise AssertionError(f"{instruction} is not part of tuning")
-        self._busy[future] = (instruction, builder)
+                return self._build_request(candidate)
+            case Screen(candidate, incumbent_s, _):
+                return self._screen_request(candidate, incumbent_s)
+        return None  # races are not part of tuning
 
     def _propose(
         self, task: str, count: int, in_flight: Sequence[str], news: Sequence[Result]
@@ -250,11 +248,7 @@ class _Run:
 
     # ----------------------------------------------------------------- results
 
-    def _finished(self, future: Future[Any]) -> Event:
-        instruction, builder = self._busy.pop(future)
-        if builder is not None:
-            self._idle.append(builder)
-        answer = future.result()
+    def _record(self, instruction: Instruction, answer: Any) -> Fact:
         match instruction:
             case Propose(task, _, _):
                 self._candidates.update({c.id: c for c in answer})
@@ -265,7 +259,7 @@ class _Run:
                     return self._result(candidate, None, built.failure)
                 self._libraries[candidate] = built.library
                 return Built(candidate, True)
-            case Screen(candidate, _):
+            case Screen(candidate, _, _):
                 screened: ScreenOutcome = answer
                 if screened.screening is None:
                     return self._result(candidate, None, screened.failure)
@@ -281,3 +275,54 @@ class _Run:
         if not one.untuned:
             self._news.append(Result(one, latency_s))
         return Screened(candidate, latency_s)
+
+
+class _Threads:
+    """A crew of threads, each of which waits for a child process or proposes; see `crew.Crew`. What
+    tuning does not ask for is not done: it ends there."""
+
+    def __init__(
+        self,
+        pool: ThreadPoolExecutor,
+        builders: Sequence[Builder],
+        runner: Runner,
+        propose: Callable[..., Any],
+    ) -> None:
+        self._pool = pool
+        self._idle = list(builders)
+        self._runner = runner
+        self._propose = propose
+        self._busy: dict[Future[Any], tuple[Assignment, Builder | None]] = {}
+
+    def give(self, assignment: Assignment, work: Any) -> None:
+        builder = None
+        match assignment.instruction:
+            case Propose():
+                future: Future[Any] = self._pool.submit(self._propose, *work)
+            case Build():
+                builder = self._idle.pop()
+                future = self._pool.submit(builder.build, work)
+            case Screen():
+                future = self._pool.submit(self._runner.screen, work)
+            case _:
+                return
+        self._busy[future] = (assignment, builder)
+
+    def wait(self, limit_s: float) -> list[Heard]:
+        finished, _ = wait(self._busy, timeout=limit_s, return_when=FIRST_COMPLETED)
+        heard: list[Heard] = []
+        for future in finished:
+            assignment, builder = self._busy.pop(future)
+            if builder is not None:
+                self._idle.append(builder)
+            heard.append(Answered(assignment.lease, future.result()))
+        return heard
+
+
+def _cannot_be_lost(instruction: Instruction, failure: Failure) -> Fact | None:
+    """Threads do not die by themselves."""
+    return None
+
+
+def _raise(instruction: Instruction, error: Exception) -> Fact:
+    raise error

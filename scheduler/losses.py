@@ -34,9 +34,9 @@ def _subject(instruction: Instruction) -> tuple[str, str]:
     match instruction:
         case Propose(task, _, _):
             about = task
-        case Build(candidate) | Screen(candidate, _):
+        case Build(candidate) | Screen(candidate, _, _):
             about = candidate
-        case RunProcess(phase, process):
+        case RunProcess(phase, process, _):
             about = f"{phase} {process}"
         case Step(phase):
             about = phase

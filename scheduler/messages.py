@@ -1,4 +1,9 @@
-"""What the state machine of a target is told, and what it says: events in, instructions out."""
+"""What the state machine of a target is told, and what it says: events in, instructions out.
+
+An instruction is given out under a lease. Whoever carries it out answers under that lease; an
+answer under one that is no longer held (its worker was given up, another driver has come) counts
+for nothing.
+"""
 
 from __future__ import annotations
 
@@ -82,13 +87,54 @@ class BudgetSpent:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """A unit of the target's device may be used from now on."""
+
+    unit: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """A unit is gone, or was taken away; what it had in hand is to be given out again."""
+
+    unit: str
+
+
+@dataclass(frozen=True)
+class Builders:
+    """So many builds may now go on at a time."""
+
+    count: int
+
+
+Fact = Imported | Proposed | Built | Screened | ProcessDone | StepDone
+"""What can be on record."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """`epoch` is the driver's, `number` counts what it has given out."""
+
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was asked for under `lease` has come to this."""
+
+    lease: Lease
+    fact: Fact
+
+
+@dataclass(frozen=True)
 class Lost:
-    """An assignment whose worker died: it is to be given out again."""
+    """Whoever held `lease` died, or was given up: the work is to be given out again."""
 
-    instruction: Instruction
+    lease: Lease
 
 
-Event = Imported | Proposed | Built | Screened | ProcessDone | StepDone | BudgetSpent | Lost
+Event = Fact | BudgetSpent | Joined | Left | Builders | Done | Lost
 
 # ---------------------------------------------------------------------------- instructions
 
@@ -109,12 +155,14 @@ class Build:
 class Screen:
     candidate: str
     incumbent_s: float | None
+    unit: str
 
 
 @dataclass(frozen=True)
 class RunProcess:
     phase: Phase
     process: int
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -123,3 +171,9 @@ class Step:
 
 
 Instruction = Propose | Build | Screen | RunProcess | Step
+
+
+@dataclass(frozen=True)
+class Assignment:
+    lease: Lease
+    instruction: Instruction

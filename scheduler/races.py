@@ -23,14 +23,16 @@ _STAGE = {
 }
 
 
-def process_measurements(phase: Phase, process: int, answer: dict[str, Any]) -> list[Measurement]:
+def process_measurements(
+    phase: Phase, process: int, unit: str, answer: dict[str, Any]
+) -> list[Measurement]:
     """What one fresh process of a phase reported, as rows of the journal."""
     if phase is Phase.COMPARE:
         entries = list(answer.items())
     else:
         entries = [pair for samples in answer.values() for pair in samples.items()]
     return [
-        Measurement(candidate, _STAGE[phase], process, tuple(samples))
+        Measurement(candidate, _STAGE[phase], process, tuple(samples), unit=unit)
         for candidate, samples in entries
     ]
 

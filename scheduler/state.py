@@ -1,21 +1,23 @@
 """The state of one target's job: a pure function of its events.
 
-`TargetState.handle(event)` returns instructions; nothing here does any I/O, knows a clock, Ray or
-TVM. The driver carries instructions out and reports back; on `resume` it feeds the journal's facts
+`TargetState.handle(event)` returns assignments; nothing here does any I/O, knows a clock, Ray or
+TVM. The driver carries assignments out and reports back; on `resume` it feeds the journal's facts
 through `restore` and goes on with `resume_work`. In the manner of dask/distributed's
 worker state machine.
 
     IMPORT -> BASELINE -> TUNE -> RACE -> VARIANTS -> PLACE -> FINAL -> ASSEMBLE -> COMPARE
     -> PACKAGE -> DONE
 
-Where builders share the processor with the device, building and measuring take turns in small
-batches, so that nothing is timed against a busy core.
+A target has any number of units, devices of one kind, each of which does one thing at a time. Where
+builders share the processor with them, building and measuring take turns in small batches, so that
+nothing is timed against a busy core.
 """
 
 from __future__ import annotations
 
 import enum
-from collections import deque
+import itertools
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from tunefarm.scheduler.budget import (
@@ -26,12 +28,18 @@ from tunefarm.scheduler.budget import (
     plateaued,
 )
 from tunefarm.scheduler.messages import (
+    Assignment,
     BudgetSpent,
     Build,
+    Builders,
     Built,
+    Done,
     Event,
     Imported,
     Instruction,
+    Joined,
+    Lease,
+    Left,
     Lost,
     Phase,
     ProcessDone,
@@ -47,6 +55,9 @@ from tunefarm.scheduler.messages import (
 
 FEWEST = 100
 """Candidates by which at the least a job is judged to gain nothing any more."""
+AHEAD = 2
+"""Candidates a unit that are proposed and built ahead, where builders have processors of their
+own."""
 
 _AFTER_PROCESSES = {
     Phase.RACE: Phase.VARIANTS,
@@ -75,8 +86,8 @@ class Limits:
     Attributes:
         trials: measured candidates; the baselines do not count.
         builders: builds at a time.
-        batch: candidates built before a measuring turn, on a shared processor; the first turns
-            are shorter, so that the search soon has something to learn from.
+        batch: candidates a unit built before a measuring turn, on a shared processor; the first
+            turns are shorter, so that the search soon has something to learn from.
         shared_processor: builders and device take turns.
         chunk: candidates proposed at a time.
         patience: results without gain after which a kernel stops.
@@ -99,18 +110,35 @@ class Limits:
         return max(1, min(2, self.trials // (2 * max(1, tasks))))
 
 
+Queue = OrderedDict[str, None]
+"""Names in order, any of which may be taken out."""
+
+
 @dataclass
 class TargetState:
+    """`epoch` is the driver's; leases of another one are not this state's."""
+
     limits: Limits
+    epoch: int = 0
     phase: Phase = Phase.IMPORT
     turn: Turn = Turn.BUILD
     tasks: dict[str, Progress] = field(default_factory=dict)
     owner: dict[str, str] = field(default_factory=dict)
     """Every candidate's task."""
-    to_build: deque[str] = field(default_factory=deque)
+    units: dict[str, Instruction | None] = field(default_factory=dict)
+    """What each does now."""
+    idle: Queue = field(default_factory=OrderedDict)
+    """Of the units those that do nothing, longest first."""
+    leases: dict[int, Instruction] = field(default_factory=dict)
+    given: int = 0
+    builders: int = 0
+    to_build: Queue = field(default_factory=OrderedDict)
     building: set[str] = field(default_factory=set)
-    built: deque[str] = field(default_factory=deque)
-    measuring: str | None = None
+    built: Queue = field(default_factory=OrderedDict)
+    measuring: dict[str, str] = field(default_factory=dict)
+    """The unit on which each candidate is."""
+    flying: dict[str, Queue] = field(default_factory=dict)
+    """By task, its candidates between proposal and result."""
     done: set[str] = field(default_factory=set)
     proposing: dict[str, int] = field(default_factory=dict)
     baselines: dict[str, str] = field(default_factory=dict)
@@ -123,24 +151,44 @@ class TargetState:
     sums: list[tuple[int, float]] = field(default_factory=list)
     """(results since then, seconds of an inference in all kernels) at each improvement."""
     stopping: bool = False
-    next_process: int = 0
-    given_out: Instruction | None = None
-    """The one outstanding step or process of a phase after tuning."""
+    reported: set[int] = field(default_factory=set)
+    """Processes of the present phase."""
 
-    def handle(self, event: Event) -> list[Instruction]:
+    def __post_init__(self) -> None:
+        self.builders = self.limits.builders
+
+    def handle(self, event: Event) -> list[Assignment]:
         """Take one event in; what is to be done now. Events that no longer matter do nothing."""
         self.restore(event)
         return self._advance()
 
-    def resume_work(self) -> list[Instruction]:
+    def resume_work(self) -> list[Assignment]:
         """After `restore` of all recorded facts: what is to be done now."""
         return self._advance()
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether an answer under `lease` counts."""
+        return lease.epoch == self.epoch and lease.number in self.leases
+
+    def lease_on(self, unit: str) -> Lease | None:
+        """Of what a unit does now."""
+        doing = self.units.get(unit)
+        numbers = (n for n, held in self.leases.items() if doing is not None and held is doing)
+        number = next(numbers, None)
+        return Lease(self.epoch, number) if number is not None else None
 
     # ------------------------------------------------------------------ events
 
     def restore(self, event: Event) -> None:
         """Take a recorded fact in without asking what follows from it."""
         match event:
+            case Done(lease, fact):
+                if self.holds(lease):
+                    self._release(lease)
+                    self.restore(fact)
+            case Lost(lease):
+                if self.holds(lease):
+                    self._lost(self._release(lease))
             case Imported(tasks):
                 self._imported(tasks)
             case Proposed(task, candidates):
@@ -151,30 +199,55 @@ class TargetState:
                 self._screened(candidate, latency_s)
             case ProcessDone(phase, process):
                 self._skip_to(phase)
-                if phase is self.phase and process == self.next_process:
-                    self._process_done()
+                if phase is self.phase and phase in _AFTER_PROCESSES:
+                    self._process_done(process)
             case StepDone(phase):
                 if phase is self.phase and phase in _AFTER_STEP:
                     self._enter(_AFTER_STEP[phase])
             case BudgetSpent():
                 self._stop_tuning()
-            case Lost(instruction):
-                self._lost(instruction)
+            case Joined(unit):
+                if unit not in self.units:
+                    self.units[unit] = None
+                    self.idle[unit] = None
+            case Left(unit):
+                self._left(unit)
+            case Builders(count):
+                self.builders = count
+
+    def _release(self, lease: Lease) -> Instruction:
+        """Whoever held it is free again."""
+        instruction = self.leases.pop(lease.number)
+        match instruction:
+            case Screen(_, _, unit) | RunProcess(_, _, unit) if unit in self.units:
+                self.units[unit] = None
+                self.idle[unit] = None
+            case _:
+                pass
+        return instruction
+
+    def _left(self, unit: str) -> None:
+        lease = self.lease_on(unit)
+        self.units.pop(unit, None)
+        self.idle.pop(unit, None)
+        if lease is not None:
+            self._lost(self._release(lease))
 
     def _imported(self, tasks: tuple[Task, ...]) -> None:
         if self.phase is not Phase.IMPORT:
             return
         for task in tasks:
             self.tasks[task.id] = Progress(task.id, task.weight, floor_s=task.floor_s)
+            self.flying[task.id] = OrderedDict()
             self.baselines[task.baseline] = task.id
             self.owner[task.baseline] = task.id
-            self.to_build.append(task.baseline)
+            self.to_build[task.baseline] = None
         self.phase = Phase.BASELINE
 
     def _proposed(self, task: str, candidates: tuple[str, ...]) -> None:
         progress = self.tasks[task]
         asked = self.proposing.pop(task, 0)
-        fresh = [c for c in candidates if c not in self.owner]
+        fresh = [c for c in dict.fromkeys(candidates) if c not in self.owner]
         if asked and not candidates:
             progress.closed = True
         for candidate in fresh:
@@ -183,30 +256,27 @@ class TargetState:
                 self.done.add(candidate)
             else:
                 progress.pending += 1
-                self.to_build.append(candidate)
+                self.flying[task][candidate] = None
+                self.to_build[candidate] = None
 
     def _built(self, candidate: str, ok: bool) -> None:
         if candidate not in self.building:
             if candidate not in self.to_build:
                 return
-            self.to_build.remove(candidate)  # known from the journal, not built by us
+            del self.to_build[candidate]  # known from the journal, not built by us
         self.building.discard(candidate)
         if ok:
-            self.built.append(candidate)
+            self.built[candidate] = None
         else:
             self._finish(candidate, None)
 
     def _screened(self, candidate: str, latency_s: float | None) -> None:
         if candidate in self.done or candidate not in self.owner:
             return
-        if self.measuring == candidate:
-            self.measuring = None
-        elif candidate in self.built:
-            self.built.remove(candidate)
-        elif candidate in self.to_build:
-            self.to_build.remove(candidate)
-        else:
-            self.building.discard(candidate)
+        self.measuring.pop(candidate, None)
+        self.built.pop(candidate, None)
+        self.to_build.pop(candidate, None)
+        self.building.discard(candidate)
         self._finish(candidate, latency_s)
 
     def _finish(self, candidate: str, latency_s: float | None) -> None:
@@ -217,7 +287,7 @@ class TargetState:
             progress.closed = latency_s is None  # nothing to check candidates against
             self.failed += latency_s is None
             return
-        progress.pending -= 1
+        self._landed(candidate)
         progress.record(latency_s)
         self.measured += latency_s is not None
         self.failed += latency_s is None
@@ -225,6 +295,11 @@ class TargetState:
             progress.closed = True
         if self.phase is Phase.TUNE and self._has_levelled_off():
             self._stop_tuning()
+
+    def _landed(self, candidate: str) -> None:
+        task = self.owner[candidate]
+        self.tasks[task].pending -= 1
+        del self.flying[task][candidate]
 
     def _has_levelled_off(self) -> bool:
         if self.limits.enough is None:
@@ -253,8 +328,8 @@ class TargetState:
             return
         self.stopping = True
         for candidate in [c for c in self.to_build if c not in self.baselines]:
-            self.to_build.remove(candidate)
-            self.tasks[self.owner[candidate]].pending -= 1
+            del self.to_build[candidate]
+            self._landed(candidate)
             self.done.add(candidate)
 
     def _skip_to(self, phase: Phase) -> None:
@@ -267,11 +342,15 @@ class TargetState:
         if self.phase in before.get(phase, ()):
             self._enter(phase)
 
-    def _process_done(self) -> None:
-        self.next_process += 1
-        counts = dict(zip(_AFTER_PROCESSES, self.limits.processes, strict=True))
-        if self.next_process >= counts[self.phase]:
+    def _process_done(self, process: int) -> None:
+        self.reported.add(process)
+        if len(self.reported) >= self._processes():
             self._enter(_AFTER_PROCESSES[self.phase])
+
+    def _processes(self) -> int:
+        """How many the present phase has."""
+        counts = dict(zip(_AFTER_PROCESSES, self.limits.processes, strict=True))
+        return counts[self.phase]
 
     def _lost(self, instruction: Instruction) -> None:
         match instruction:
@@ -279,40 +358,55 @@ class TargetState:
                 self.proposing.pop(task, None)
             case Build(candidate) if candidate in self.building:
                 self.building.discard(candidate)
-                self.to_build.appendleft(candidate)
-            case Screen(candidate, _) if candidate == self.measuring:
-                self.measuring = None
-                self.built.appendleft(candidate)
-            case RunProcess() | Step() if instruction == self.given_out:
-                self.given_out = None
+                self.to_build[candidate] = None
+                self.to_build.move_to_end(candidate, last=False)
+            case Screen(candidate, _, _) if candidate in self.measuring:
+                del self.measuring[candidate]
+                self.built[candidate] = None
+                self.built.move_to_end(candidate, last=False)
             case _:
-                pass
+                pass  # of processes and steps the lease is all that there was
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
-        self.next_process = 0
-        self.given_out = None
+        self.reported = set()
 
     # ------------------------------------------------------------ instructions
 
-    def _advance(self) -> list[Instruction]:
+    def _advance(self) -> list[Assignment]:
+        return [self._assign(instruction) for instruction in self._instructions()]
+
+    def _assign(self, instruction: Instruction) -> Assignment:
+        self.given += 1
+        self.leases[self.given] = instruction
+        match instruction:
+            case Screen(_, _, unit) | RunProcess(_, _, unit):
+                self.units[unit] = instruction
+                del self.idle[unit]
+            case _:
+                pass
+        return Assignment(Lease(self.epoch, self.given), instruction)
+
+    def _instructions(self) -> list[Instruction]:
         if self.phase in (Phase.BASELINE, Phase.TUNE):
             instructions = self._tune()
-            if self._tuning_is_over():
-                self._enter(Phase.RACE)
-            else:
+            if not self._tuning_is_over():
                 return instructions
+            self._enter(Phase.RACE)
         if self.phase in _AFTER_PROCESSES:
-            return self._give_out(RunProcess(self.phase, self.next_process))
-        if self.phase in _AFTER_STEP:
-            return self._give_out(Step(self.phase))
+            return self._next_processes()
+        if self.phase in _AFTER_STEP and Step(self.phase) not in self.leases.values():
+            return [Step(self.phase)]
         return []
 
-    def _give_out(self, instruction: Instruction) -> list[Instruction]:
-        if self.given_out == instruction:
-            return []
-        self.given_out = instruction
-        return [instruction]
+    def _next_processes(self) -> list[Instruction]:
+        """One for each unit that does nothing, so that where there are two, both are heard."""
+        running = {i.process for i in self.leases.values() if isinstance(i, RunProcess)}
+        left = [n for n in range(self._processes()) if n not in running | self.reported]
+        return [
+            RunProcess(self.phase, process, unit)
+            for process, unit in zip(left, self.idle, strict=False)
+        ]
 
     def _tuning_is_over(self) -> bool:
         busy = self.to_build or self.building or self.built or self.measuring or self.proposing
@@ -330,17 +424,22 @@ class TargetState:
 
     def _change_turn(self) -> None:
         if self.turn is Turn.MEASURE:
-            if not self.built and self.measuring is None:
+            if not self.built and not self.measuring:
                 self.turn = Turn.BUILD
         elif self._batch_is_built() and not self.building and not self.proposing and self.built:
             self.turn = Turn.MEASURE
 
     def _batch(self) -> int:
-        """One, then half, then all: the first result is soon there to learn from."""
+        """Of candidates that are built before any is measured, on a shared processor: one, then
+        half, then all, so that the first result is soon there to learn from. Else of those that
+        are kept ahead of the units."""
+        whole = self.limits.batch * max(1, len(self.units))
+        if not self.limits.shared_processor:
+            return max(whole, AHEAD * len(self.units) + self.builders)
         results = self.measured + self.failed
         if not results:
             return 1
-        return self.limits.batch if results > self.limits.batch // 2 else self.limits.batch // 2
+        return whole if results > whole // 2 else whole // 2
 
     def _batch_is_built(self) -> bool:
         if len(self.built) + len(self.building) >= self._batch():
@@ -363,6 +462,10 @@ class TargetState:
         if self.limits.shared_processor and self._batch_is_built():
             return []
         waiting = len(self.to_build) + sum(self.proposing.values())
+        if not self.limits.shared_processor:
+            waiting += len(self.building) + len(self.built)
+            if 2 * waiting > self._batch():
+                return []  # not one by one
         room = min(self._room(), self._batch() - waiting)
         if room <= 0:
             return []
@@ -375,32 +478,29 @@ class TargetState:
         instructions: list[Instruction] = []
         for task, count in wanted:
             self.proposing[task] = count
-            instructions.append(Propose(task, count, self._in_flight(task)))
+            instructions.append(Propose(task, count, tuple(self.flying[task])))
         return instructions
-
-    def _in_flight(self, task: str) -> tuple[str, ...]:
-        flying = [*self.to_build, *self.building, *self.built]
-        flying += [self.measuring] if self.measuring else []
-        return tuple(c for c in flying if self.owner[c] == task and c not in self.baselines)
 
     def _builds(self) -> list[Instruction]:
         instructions: list[Instruction] = []
-        while self.to_build and len(self.building) < self.limits.builders:
+        while self.to_build and len(self.building) < self.builders:
             if self.limits.shared_processor and (
                 len(self.built) + len(self.building) >= self._batch()
             ):
                 break
-            candidate = self.to_build.popleft()
+            candidate, _ = self.to_build.popitem(last=False)
             self.building.add(candidate)
             instructions.append(Build(candidate))
         return instructions
 
     def _screenings(self) -> list[Instruction]:
-        if self.measuring is not None or not self.built:
-            return []
-        candidate = self.built.popleft()
-        self.measuring = candidate
-        return [Screen(candidate, self.tasks[self.owner[candidate]].latency_s)]
+        instructions: list[Instruction] = []
+        for unit in itertools.islice(self.idle, len(self.built)):
+            candidate, _ = self.built.popitem(last=False)
+            self.measuring[candidate] = unit
+            incumbent_s = self.tasks[self.owner[candidate]].latency_s
+            instructions.append(Screen(candidate, incumbent_s, unit))
+        return instructions
 
     # --------------------------------------------------------------- checking
 
@@ -410,21 +510,28 @@ class TargetState:
         Raises:
             AssertionError: with what does not.
         """
-        places = [
-            list(self.to_build),
-            list(self.building),
-            list(self.built),
-            [self.measuring] if self.measuring else [],
-            list(self.done),
-        ]
+        places = [self.to_build, self.building, self.built, self.measuring, self.done]
         seen = [candidate for place in places for candidate in place]
         assert len(seen) == len(set(seen)), "a candidate is in two places"
         assert set(seen) == set(self.owner), "a candidate is nowhere, or unknown"
+        flying = [c for c in seen if c not in self.done and c not in self.baselines]
+        assert sorted(flying) == sorted(c for queue in self.flying.values() for c in queue)
         for task, progress in self.tasks.items():
-            flying = self._in_flight(task)
-            assert progress.pending == len(flying), f"{task}: pending {progress.pending}"
-        assert len(self.building) <= self.limits.builders
-        pending = sum(p.pending for p in self.tasks.values())
-        assert self.measured + pending <= self.limits.trials, "more candidates than trials"
+            assert progress.pending == len(self.flying[task]), f"{task}: {progress.pending}"
+        assert self.measured + len(flying) <= self.limits.trials, "more candidates than trials"
         if self.limits.shared_processor:
             assert not (self.building and self.measuring), "built and measured at once"
+        self._validate_leases()
+
+    def _validate_leases(self) -> None:
+        """What is held is what is going on, and no unit does two things."""
+        held = list(self.leases.values())
+        on_units = [i for i in held if isinstance(i, Screen | RunProcess)]
+        assert {i.unit: i for i in on_units} == {u: i for u, i in self.units.items() if i}
+        assert len({i.unit for i in on_units}) == len(on_units), "a unit does two things"
+        assert set(self.idle) == {u for u, doing in self.units.items() if doing is None}
+        building = [i.candidate for i in held if isinstance(i, Build)]
+        assert len(building) == len(set(building)), "a candidate is built twice"
+        assert self.building <= set(building), "a build that nobody has"
+        assert set(self.measuring) <= {i.candidate for i in held if isinstance(i, Screen)}
+        assert set(self.proposing) <= {i.task for i in held if isinstance(i, Propose)}

@@ -1,15 +1,13 @@
-"""One target of a job: carries the state machine's instructions out, and keeps the record.
+"""One target of a job: what each instruction comes to, and how its answer is taken down.
 
-Every fact is in the journal before the state machine hears of it, so that what counted in a
-decision is never lost; `restore` tells it all again after a crash.
+`restore` tells the state machine all that is on record, after a crash as at the beginning.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,9 @@ from typing import Any
 import ray
 
 from tunefarm.devices.roof import Roof
-from tunefarm.errors import Failure, FailureKind, JobFailed, TunefarmError, last_line
+from tunefarm.errors import Failure, JobFailed, TunefarmError, last_line
 from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.home import Home
-from tunefarm.measure.assemble import AssembleRequest
 from tunefarm.measure.build import BuildRequest
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
@@ -30,29 +27,31 @@ from tunefarm.results.artifact import Packaged
 from tunefarm.results.journal import Job, JobTarget, Journal
 from tunefarm.scheduler import actors, learning
 from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
+from tunefarm.scheduler.conductor import Conductor
+from tunefarm.scheduler.crew import Heard
 from tunefarm.scheduler.finals import Finals
 from tunefarm.scheduler.ledger import Ledger
-from tunefarm.scheduler.losses import LOST_LIMIT, Losses
 from tunefarm.scheduler.messages import (
+    Assignment,
     BudgetSpent,
     Build,
     Event,
+    Fact,
     Imported,
     Instruction,
-    Lost,
+    Joined,
     Phase,
-    ProcessDone,
     Propose,
     Proposed,
     RunProcess,
     Screen,
-    Screened,
     Step,
     StepDone,
     Task,
 )
 from tunefarm.scheduler.progress import Reporter, tuning_snapshot
 from tunefarm.scheduler.races import Races
+from tunefarm.scheduler.ray_crew import RayCrew
 from tunefarm.scheduler.state import Limits, TargetState
 from tunefarm.search.candidate import baseline
 
@@ -65,6 +64,7 @@ class TargetRun:
     """Runs one target to its end.
 
     Args:
+        epoch: of this driver.
         budget_s: seconds in which all should be done, None for no limit. Tuning stops when what
             follows it will take the rest; at least a quarter of the time is for tuning.
         check: called between events; raises to end the run.
@@ -79,6 +79,7 @@ class TargetRun:
     target: JobTarget
     program: Program
     limits: Limits
+    epoch: int
     protocol: Protocol
     reporter: Reporter
     budget_s: float | None
@@ -87,14 +88,11 @@ class TargetRun:
     quiet: Callable[[], None]
     transfer: Path | None = None
     roof: Roof | None = None
-    running: dict[Any, Instruction] = field(default_factory=dict)
-    losses: Losses = field(default_factory=Losses)
-    asked: dict[Any, Any] = field(default_factory=dict)
     spent: bool = False
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.state = TargetState(self.limits)
+        self.state = TargetState(self.limits, self.epoch)
         self.ledger = Ledger(self.journal, self.job, self.target)
         self.directory = self.home.job_dir(self.job.id) / self.target.name.replace("/", "-")
         self.plan = actors.SearchPlan(
@@ -105,20 +103,6 @@ class TargetRun:
             self.job.options["seed"],
             self.transfer,
         )
-        self.builders = [
-            actors.spawn(actors.BuildWorker, self.protocol.compile_limit_s)
-            for _ in range(self.limits.builders)
-        ]
-        self.device = actors.spawn(
-            actors.MeasureWorker,
-            self.target.device.cores,
-            self.protocol,
-            roof_path(self.home, self.target.device),
-            cpus=0,
-            device=self.target.device.id,
-        )
-        self.idle_builders = list(self.builders)
-        self.builder_of: dict[Any, Any] = {}
         self.races = Races(
             self.journal,
             self.job,
@@ -128,6 +112,7 @@ class TargetRun:
             self.ledger.candidates,
         )
         self.finals = Finals(self.home, self.races, self.directory)
+        self.crew: RayCrew | None = None
         self.last_sync = time.monotonic()
 
     # -------------------------------------------------------------------- run
@@ -138,71 +123,104 @@ class TargetRun:
         Raises:
             JobFailed: no valid result.
         """
-        instructions = self._restore()
+        assignments = self._restore()
         if self.state.phase in (Phase.FINAL, Phase.ASSEMBLE, Phase.COMPARE, Phase.PACKAGE):
             self.finals.drop_variants()  # an earlier life may have ended before it did
-        self._start_search()
+        self.crew = self._crew()
+        conductor = Conductor(
+            self.state,
+            self.crew,
+            self._work,
+            self._record,
+            self._gave_up,
+            self._raised,
+            self._stale,
+            self._flag,
+            self._say,
+            self.journal.together,
+            self._entered,
+        )
+        conductor.give(assignments)
         while self.state.phase is not Phase.DONE:
-            for instruction in instructions:
-                self._carry_out(instruction)
-            instructions = []
             self.check()
-            for event in self._wait():
-                before = self.state.phase
-                instructions += self.state.handle(event)
-                if self.state.phase is not before:
-                    self._phase_changed()
+            conductor.turn(0.5, self._clock())
             self._report()
         return self.finals.packaged()
+
+    def close(self) -> None:
+        """End its workers."""
+        if self.crew is not None:
+            self.crew.close()
+
+    def _crew(self) -> RayCrew:
+        device = self.target.device
+        builders = [
+            actors.spawn(actors.BuildWorker, self.protocol.compile_limit_s)
+            for _ in range(self.limits.builders)
+        ]
+        unit = actors.spawn(
+            actors.MeasureWorker,
+            device.cores,
+            self.protocol,
+            roof_path(self.home, device),
+            cpus=0,
+            device=device.id,
+        )
+        return RayCrew(self._start_search, builders, {device.id: unit})
 
     def _leave_lessons(self) -> None:
         """For later jobs; that they cannot be had is no reason to lose this one."""
         try:
-            taught = ray.get(self.search.taught.remote(self.ledger.news), timeout=_LESSONS_LIMIT_S)
+            assert self.crew is not None
+            asked = self.crew.search.taught.remote(self.ledger.news)
+            taught = ray.get(asked, timeout=_LESSONS_LIMIT_S)
             learning.leave(self.home, self.journal, self.job, self.target, taught)
         except Exception as error:
             reason = last_line(error, 200)
             self.reporter.line(f"{self.target.name}: it leaves nothing to learn from: {reason}")
 
-    def _start_search(self) -> None:
+    def _start_search(self) -> Any:
         """A new search worker, told of every candidate; with its first task, of every result."""
-        self.search = actors.spawn(actors.SearchWorker, self.plan, restarts=0)
+        search = actors.spawn(actors.SearchWorker, self.plan, restarts=0)
         proposed = [c for c in self.ledger.candidates.values() if not c.untuned]
-        self.search.recall.remote(proposed)
+        search.recall.remote(proposed)
         self.ledger.news = self.ledger.results()
+        return search
 
-    def _phase_changed(self) -> None:
-        self.journal.add_event(
-            self.job.id, "phase", target=self.target.name, phase=self.state.phase.value
-        )
-        self.reporter.line(f"{self.target.name}: {self.state.phase.value}")
-        if self.state.phase is Phase.RACE and self.state.stopping and not self.spent:
-            self.reporter.line(
-                f"{self.target.name}: the latest third of the candidates gained less than "
+    def _say(self, text: str) -> None:
+        self.reporter.line(f"{self.target.name}: {text}")
+
+    def _entered(self, phase: Phase) -> None:
+        name = self.target.name
+        self.journal.add_event(self.job.id, "phase", target=name, phase=phase.value)
+        self._say(phase.value)
+        if phase is Phase.RACE and self.state.stopping and not self.spent:
+            self._say(
+                f"the latest third of the candidates gained less than "
                 f"{self.limits.enough or 0.0:.0%}; that is enough"
             )
-        if self.state.phase is Phase.RACE:
+        if phase is Phase.RACE:
             tasks = self.state.tasks.values()
             self.races.settle(affordable(tasks, self.protocol, self.budget_s))
             self._leave_lessons()
-        if self.state.phase is Phase.FINAL:
+        if phase is Phase.FINAL:
             self.finals.drop_variants()
             told, changed = self.races.overturned()
             if told:
-                self.reporter.line(
-                    f"{self.target.name}: close calls decided inside the model: {told}, "
+                self._say(
+                    f"close calls decided inside the model: {told}, "
                     f"of which it decided otherwise: {changed}"
                 )
-        if self.state.phase is Phase.TUNE and self.budget_s is not None:
+        if phase is Phase.TUNE and self.budget_s is not None:
             over = overrun_s(self.state.tasks.values(), self.protocol, self.budget_s)
             if over > 0.25 * self.budget_s:
-                self.reporter.line(
-                    f"{self.target.name}: a quarter of the budget is for tuning, and what follows "
+                self._say(
+                    f"a quarter of the budget is for tuning, and what follows "
                     f"it takes longer than the rest: about {over:.0f} s over the budget"
                 )
 
-    def _restore(self) -> list[Instruction]:
-        """Tell the state machine every fact on record; its first instructions."""
+    def _restore(self) -> list[Assignment]:
+        """Tell the state machine every fact on record; its first assignments."""
         job, name = self.job.id, self.target.name
         self.journal.add_tasks(job, name, self.program.tasks)
         baselines = [
@@ -210,32 +228,22 @@ class TargetRun:
             for t in self.program.tasks
         ]
         self.ledger.candidates.update({c.id: c for c in baselines})
+        self.ledger.floors_s = {t.id: self._floor_s(t) for t in self.program.tasks}
         self.state.restore(
             Imported(
                 tuple(
-                    Task(t.id, t.weight, b.id, self._floor_s(t))
+                    Task(t.id, t.weight, b.id, self.ledger.floors_s[t.id])
                     for t, b in zip(self.program.tasks, baselines, strict=True)
                 )
             )
         )
         self._take_known()
-        for candidate in self.journal.candidates(job, name):
-            self.ledger.candidates[candidate.id] = candidate
-            self.state.restore(Proposed(candidate.task, (candidate.id,)))
-        for candidate_id, latency, truncated in self.journal.outcomes(job, name):
-            self.state.restore(Screened(candidate_id, latency))
-            self.ledger.note(candidate_id, latency, truncated)
-        for one in self.ledger.known:
-            self.state.restore(Screened(one.candidate.id, one.latency_s))
-            self.ledger.note(one.candidate.id, one.latency_s, one.truncated)
+        self.ledger.retell(self.state)
         if self._had_reached(Phase.RACE):
             self.state.restore(BudgetSpent())
-        instructions = self.state.resume_work()
-        for row in self.journal.processes(job, name):
-            if row["phase"] != Phase.COMPARE:  # the model is assembled and compared again
-                done = ProcessDone(Phase(row["phase"]), row["process"])
-                instructions = self.state.handle(done) or instructions
-        return instructions
+        assignments = self.state.resume_work()  # of races none: there is no unit yet
+        self.ledger.retell_processes(self.state)
+        return assignments + self.state.handle(Joined(self.target.device.id))
 
     def _floor_s(self, task: TuningTask) -> float:
         if self.roof is None:
@@ -266,55 +274,43 @@ class TargetRun:
 
     # ------------------------------------------------------------ instructions
 
-    def _carry_out(self, instruction: Instruction) -> None:
+    def _work(self, instruction: Instruction) -> Any:
+        """What a worker is handed; whatever is to be timed waits until nothing else goes on."""
         match instruction:
             case Propose(task, count, in_flight):
                 news, self.ledger.news = self.ledger.news, []
-                reference = self.search.propose.remote(task, count, in_flight, news)
-                self.asked[reference] = self.search
+                return task, count, in_flight, news
             case Build(candidate):
                 self._sync_sometimes()
-                worker = self.idle_builders.pop()
-                reference = worker.build.remote(self._build_request(candidate))
-                self.builder_of[reference] = worker
-            case Screen(candidate, incumbent_s):
+                return self._build_request(candidate)
+            case Screen(candidate, incumbent_s, _):
                 self.quiet()
                 one = self.ledger.candidates[candidate]
-                request = ScreenRequest(
+                return ScreenRequest(
                     self.ledger.libraries[candidate],
                     self._facts(one.task),
                     self.protocol,
                     incumbent_s,
                     make_reference=one.untuned,
                 )
-                reference = self.device.screen.remote(request)
-            case RunProcess(Phase.COMPARE, process):
+            case RunProcess(Phase.COMPARE, process, _):
                 self.quiet()
-                whole = self.finals.model_request(process)
-                reference = self.device.model.remote(whole)
-            case RunProcess(Phase.PLACE, process):
+                return self.finals.model_request(process)
+            case RunProcess(Phase.PLACE, process, _):
                 self.quiet()
-                placing = self.finals.place_request(process)
-                reference = self.device.place.remote(placing) if placing else ray.put([])
-            case RunProcess(phase, process):
+                return self.finals.place_request(process)
+            case RunProcess(phase, process, _):
                 self.quiet()
-                reference = self.device.race.remote(self._race_request(phase, process))
+                return self._race_request(phase, process)
             case Step(Phase.VARIANTS):
-                reference = self._assemble(self.finals.variant_requests())
+                return self.finals.variant_requests()
             case Step(Phase.ASSEMBLE):
                 self.races.decide_kernels()
-                reference = self._assemble(self.finals.assemble_requests())
+                return self.finals.assemble_requests()
             case Step():
                 self.quiet()
                 self.finals.package_result(time.monotonic() - self.started)
-                reference = ray.put(None)
-        self.running[reference] = instruction
-
-    def _assemble(self, requests: Sequence[AssembleRequest]) -> Any:
-        """Several builds of the model at once, by as many builders."""
-        workers = itertools.cycle(self.builders)
-        made = [w.assemble.remote(r) for w, r in zip(workers, requests, strict=False)]
-        return actors.gather.remote(made)
+                return None
 
     def _build_request(self, candidate: str) -> BuildRequest:
         one = self.ledger.candidates[candidate]
@@ -339,97 +335,63 @@ class TargetRun:
 
     # ------------------------------------------------------------------ events
 
-    def _wait(self) -> list[Event]:
-        """What has happened since, at the latest after half a second."""
-        events: list[Event] = []
+    def _clock(self) -> list[Event]:
         until = self._tune_until()
         if until is not None and time.monotonic() > until:
             self.spent = True
-            events.append(BudgetSpent())
-        ready, _ = ray.wait(list(self.running), num_returns=1, timeout=0.5)
-        for reference in ready:
-            instruction = self.running.pop(reference)
-            worker = self.builder_of.pop(reference, None)
-            if worker is not None:
-                self.idle_builders.append(worker)
-            try:
-                answer = ray.get(reference)
-            except (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError) as error:
-                asked = self.asked.pop(reference, None)
-                if asked is not None and asked is not self.search:
-                    events.append(Lost(instruction))  # it waited behind what killed the worker
-                else:
-                    events += self._lost(instruction, str(error).splitlines()[0])
-                continue
-            except ray.exceptions.RayTaskError as error:
-                events += self._raised(instruction, error)
-                continue
-            self.asked.pop(reference, None)
-            events += self._record(instruction, answer)
-        return events
+            return [BudgetSpent()]
+        return []
 
-    def _lost(self, instruction: Instruction, reason: str) -> list[Event]:
-        """Its worker died: again with a new one, a few times."""
-        self.reporter.line(f"{self.target.name}: a worker died ({reason}); giving its work again")
-        if isinstance(instruction, Propose):
-            self._start_search()
-        if self.losses.again(instruction):
-            return [Lost(instruction)]
-        failure = Failure(FailureKind.INFRASTRUCTURE, f"its worker died {LOST_LIMIT} times")
+    def _stale(self, heard: Heard) -> None:
+        self.journal.add_event(
+            self.job.id, "stale", target=self.target.name, what=type(heard).__name__
+        )
+
+    def _flag(self, unit: str, reason: str) -> None:
+        self.journal.add_event(
+            self.job.id, "implausible", target=self.target.name, unit=unit, reason=reason
+        )
+        self._say(f"{unit} reports what cannot be true: {reason}")
+
+    def _gave_up(self, instruction: Instruction, failure: Failure) -> Fact | None:
         match instruction:
-            case Build(candidate) | Screen(candidate, _):
-                return [self.ledger.failed(candidate, failure)]
+            case Build(candidate) | Screen(candidate, _, _):
+                return self.ledger.failed(candidate, failure)
             case Propose(task, _, _):
-                return [Proposed(task, ())]
-            case Step(Phase.VARIANTS) | RunProcess(Phase.PLACE, _):
+                return Proposed(task, ())
+            case Step(Phase.VARIANTS) | RunProcess(Phase.PLACE, _, _):
                 return self._record(instruction, [])
-        raise JobFailed(f"{instruction}: {failure.message}", hint="See the job's log.")
+        return None
 
-    def _raised(self, instruction: Instruction, error: ray.exceptions.RayTaskError) -> list[Event]:
-        """An exception in a worker: a kernel whose space fails is left alone, all else ends."""
-        cause = error.cause
-        reason = last_line(cause or error)
+    def _raised(self, instruction: Instruction, error: Exception) -> Fact:
+        """A kernel whose space fails is left alone, all else ends the job."""
+        reason = last_line(error)
         if instruction == Step(Phase.VARIANTS):  # then the races decide alone
-            self.reporter.line(f"{self.target.name}: not raced inside the model: {reason}")
-            return [StepDone(Phase.VARIANTS)]
+            self._say(f"not raced inside the model: {reason}")
+            return StepDone(Phase.VARIANTS)
         if isinstance(instruction, Propose):
-            self.reporter.line(
-                f"{self.target.name}: kernel {instruction.task} has no usable space: {reason}"
-            )
-            return [Proposed(instruction.task, ())]
-        if isinstance(cause, TunefarmError):
-            raise cause
+            self._say(f"kernel {instruction.task} has no usable space: {reason}")
+            return Proposed(instruction.task, ())
+        if isinstance(error, TunefarmError):
+            raise error
         raise JobFailed(
             f"{self.target.name}, phase {self.state.phase}: {reason}",
             hint=f"See the job's log: tunefarm logs {self.job.id}",
         ) from error
 
-    def _record(self, instruction: Instruction, answer: Any) -> list[Event]:
-        """First the journal, then the event."""
+    def _record(self, instruction: Instruction, answer: Any) -> Fact:
+        """Takes an answer down; the fact that it is."""
         match instruction:
-            case Propose(task, _, _):
-                return [self.ledger.proposed(task, answer)]
-            case Build(candidate):
-                return [self.ledger.built(candidate, answer)]
-            case Screen(candidate, _):
-                return [self.ledger.screened(candidate, *answer)]
-            case RunProcess(phase, process):
-                if phase is Phase.PLACE:
-                    answer = self.races.placed(answer)
-                return [self.ledger.raced(phase, process, answer)]
-            case Step(Phase.VARIANTS):
-                return [StepDone(Phase.VARIANTS)]
-            case Step(phase):
-                left = sum(one.packing_left for one in answer or [])
-                if left:
-                    self.reporter.line(
-                        f"{self.target.name}: {left} weights are repacked at every inference"
-                    )
-                if joined := sum(one.joined for one in answer or []):
-                    self.reporter.line(
-                        f"{self.target.name}: concatenations written in place: {joined}"
-                    )
-                return [StepDone(phase)]
+            case RunProcess(Phase.PLACE, _, _):
+                answer = self.races.placed(answer)
+            case Step(Phase.ASSEMBLE):
+                if left := sum(one.packing_left for one in answer):
+                    self._say(f"{left} weights are repacked at every inference")
+                if joined := sum(one.joined for one in answer):
+                    self._say(f"concatenations written in place: {joined}")
+            case _:
+                pass
+        return self.ledger.take(instruction, answer)
 
     # ------------------------------------------------------------------- races
 
@@ -450,11 +412,9 @@ class TargetRun:
         missing = [c for c in needed if c not in self.ledger.libraries]
         if not missing:
             return
-        pool = ray.util.ActorPool(self.builders)
-        outcomes = pool.map(
-            lambda worker, candidate: worker.build.remote(self._build_request(candidate)), missing
-        )
-        for candidate, outcome in zip(missing, outcomes, strict=True):
+        assert self.crew is not None
+        requests = {candidate: self._build_request(candidate) for candidate in missing}
+        for candidate, outcome in self.crew.build_all(requests):
             if outcome.library is not None:
                 self.ledger.libraries[candidate] = outcome.library
 

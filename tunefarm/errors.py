@@ -11,7 +11,8 @@
     ├── JobError                exit 5
     │   ├── JobFailed               no valid result
     │   ├── UnknownJob              no job of that name in this farm home
-    │   └── StoreError              the farm home or its journal cannot be used
+    │   ├── StoreError              the farm home or its journal cannot be used
+    │   └── Fenced                  another driver has taken the job over
     ├── ArtifactError           exit 6
     │   ├── ArtifactIncompatible    does not fit this host
     │   └── ArtifactTampered        its bytes are not the ones its manifest lists
@@ -107,6 +108,10 @@ class UnknownJob(JobError):
 
 
 class StoreError(JobError):
+    pass
+
+
+class Fenced(JobError):
     pass
 
 

@@ -1,8 +1,8 @@
 """Where a farm keeps its things: the layout of ``TUNEFARM_HOME``.
 
-journal.db            the durable record (SQLite)
+journal.db            the durable record (SQLite; or PostgreSQL at ``TUNEFARM_JOURNAL``)
 mlflow.db, mlruns/    MLflow's embedded store and its files
-devices/              one JSON file per registered device
+devices/              one JSON file per registered device, and its standing where it has one
 roofs/                what each kind of device can do at best
 costmodel.json        what earlier jobs teach later ones
 jobs/<job>/           report.html, job.log, costmodel.json (as it was when the job began), and for
@@ -56,7 +56,8 @@ class Home:
 
     @property
     def journal_url(self) -> str:
-        return f"sqlite:///{self.root / 'journal.db'}"
+        """``TUNEFARM_JOURNAL`` where it is set: a farm's PostgreSQL."""
+        return os.environ.get("TUNEFARM_JOURNAL") or f"sqlite:///{self.root / 'journal.db'}"
 
     @property
     def mlflow_uri(self) -> str:

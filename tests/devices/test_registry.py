@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import tunefarm
 from tunefarm.devices.device import Device, device_from_dict
 from tunefarm.devices.lock import DeviceLock
 from tunefarm.devices.registry import device_for, register, registered
+from tunefarm.devices.standing import Use, check_free, set_standing, standing
 from tunefarm.devices.target import parse_target
 from tunefarm.errors import NoDevice
 from tunefarm.home import Home
@@ -53,3 +55,29 @@ def test_one_job_at_a_time_and_a_dead_holder_lets_go(tmp_path: Path, device: Dev
     assert mine.acquire({"job": "second"})
     mine.release()
     assert mine.holder() == {}
+
+
+def test_a_standing_lasts_until_it_is_released(home: Home, device: Device) -> None:
+    register(home, device)
+    check_free(home, device.id)
+    set_standing(home, device.id, Use.QUARANTINED, "its fan is broken")
+    register(home, device)
+    assert registered(home) == (device,)
+    with pytest.raises(NoDevice, match="quarantined: its fan is broken"):
+        check_free(home, device.id)
+    set_standing(home, device.id, Use.FREE, "")
+    check_free(home, device.id)
+    (home.devices / f"{device.id}.standing").write_text("{")
+    assert standing(home, device.id).use is Use.QUARANTINED
+
+
+def test_devices_are_drained_and_released_by_command(home: Home, device: Device) -> None:
+    register(home, device)
+    drained = tunefarm("devices", "drain", device.id, "--reason", "it moves", "--json")
+    assert drained.json["devices"][0]["standing"]["use"] == "draining", drained.err
+    assert "it moves" in drained.json["devices"][0]["standing"]["reason"]
+    assert tunefarm("devices", "release", device.id).code == 0
+    assert standing(home, device.id).use is Use.FREE
+    unknown = tunefarm("devices", "drain", "cpu-7")
+    assert unknown.code == NoDevice.exit_code
+    assert device.id in unknown.err

@@ -114,6 +114,8 @@ def test_a_channel_shuffle_is_read_where_it_lies(tmp_path: Path) -> None:
     import tvm
     from tvm import relax
 
+    from tunefarm.frontend.stored import load_program_module
+
     path = models.shuffled(tmp_path / "m.onnx")
     program = import_model(ImportRequest(path, tmp_path / "program", TARGET))
     passes = {one["pass"]: one["detail"] for one in program.evidence["passes"]}
@@ -125,7 +127,7 @@ def test_a_channel_shuffle_is_read_where_it_lies(tmp_path: Path) -> None:
     ]
     x = np.random.default_rng(0).normal(size=(1, 16, 9, 9)).astype(np.float32)
     (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
-    module = tvm.ir.load_json((tmp_path / "program" / "program.json").read_text())
+    module = load_program_module(tmp_path / "program" / "program.json")
     machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
@@ -170,6 +172,8 @@ def test_a_layout_that_would_leave_transposes_inside_is_another_one(tmp_path: Pa
     import tvm
     from tvm import relax
 
+    from tunefarm.frontend.stored import load_program_module
+
     path = models.rows_inside(tmp_path / "m.onnx")
     programs = {
         layout: import_model(
@@ -189,7 +193,7 @@ def test_a_layout_that_would_leave_transposes_inside_is_another_one(tmp_path: Pa
     x = np.random.default_rng(0).normal(size=(1, 16, 12, 10)).astype(np.float32)
     (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
     for program in programs.values():
-        module = tvm.ir.load_json(program.module.read_text())
+        module = load_program_module(program.module)
         machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
         got = machine["main"](tvm.runtime.tensor(x)).numpy()
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)

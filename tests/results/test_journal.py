@@ -13,7 +13,7 @@ import time
 import pytest
 
 from tunefarm.devices.device import Device
-from tunefarm.errors import Failure, FailureKind, StoreError, UnknownJob
+from tunefarm.errors import Failure, FailureKind, Fenced, StoreError, UnknownJob
 from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
@@ -86,21 +86,25 @@ def _status_elsewhere(home: Home) -> str:
     return done.stdout.strip()
 
 
-def test_time_spent_adds_up_over_lives(journal: Journal, monkeypatch) -> None:
+def test_time_spent_adds_up_over_lives(home: Home, journal: Journal) -> None:
+    moments: list[float] = []
+    timed = Journal(home, clock=lambda: moments[-1])
+
     def at(moment: float, kind: str) -> None:
-        monkeypatch.setattr(time, "time", lambda: moment)
-        journal.add_event("net-1", kind)
+        moments.append(moment)
+        timed.add_event("net-1", kind)
 
     now = time.time()
     at(now + 100, "running")
     at(now + 150, "interrupted")
     assert journal.spent_s("net-1") == pytest.approx(50)
     at(now + 500, "running")
-    monkeypatch.setattr(time, "time", lambda: now + 530)
-    journal.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, (1.0,))])
+    moments.append(now + 530)
+    timed.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, (1.0,))])
     assert journal.spent_s("net-1") == pytest.approx(80), "killed, last seen at its last fact"
     at(now + 600, "running")
     at(now + 610, "succeeded")
+    timed.close()
 
 
 def test_outcomes_come_in_the_order_in_which_they_happened(journal: Journal) -> None:
@@ -204,3 +208,45 @@ def test_nothing_acknowledged_is_lost_by_kill_nine(home: Home, journal: Journal)
         last = int(rest[-1]) if rest and rest[-1].isdigit() else last
         stored = {m.candidate for m in journal.measurements("net-1", "llvm")}
         assert {f"c{index}" for index in range(last + 1)} <= stored
+
+
+def test_what_was_withdrawn_counts_for_nothing_and_stays_on_record(journal: Journal) -> None:
+    made = [Measurement(f"c{unit}", "screen", 0, (1.0,), unit=f"unit{unit}") for unit in range(2)]
+    journal.add_measurements("net-1", "llvm", made)
+    journal.add_failure("net-1", "llvm", "c2", Failure(FailureKind.CRASH, ""), "unit1")
+    assert not journal.has_withdrawn("net-1")
+    assert journal.withdraw("unit1", 0.0, None, "it throttles") == ["net-1"]
+    assert [outcome[0] for outcome in journal.outcomes("net-1", "llvm")] == ["c0"]
+    assert journal.measurements("net-1", "llvm") == made
+    assert journal.has_withdrawn("net-1")
+    journal.add_measurements(
+        "net-1", "llvm", [Measurement("c3", "screen", 0, (1.0,), unit="unit1")]
+    )
+    assert [outcome[0] for outcome in journal.outcomes("net-1", "llvm")] == ["c0", "c3"]
+
+
+def test_a_driver_that_was_taken_over_writes_nothing(home: Home, journal: Journal) -> None:
+    first = journal.drive("net-1")
+    journal.add_event("net-1", "running")
+    second = Journal(home)
+    assert second.drive("net-1") > first
+    with pytest.raises(Fenced, match="another driver"):
+        journal.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, (1.0,))])
+    assert second.measurements("net-1", "llvm") == []
+    second.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, (1.0,))])
+    second.close()
+
+
+def test_what_is_written_together_is_there_whole_or_not_at_all(journal: Journal) -> None:
+    def half() -> None:
+        with journal.together():
+            journal.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, (1.0,))])
+            assert journal.measurements("net-1", "llvm"), "who writes it sees it"
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        half()
+    assert journal.measurements("net-1", "llvm") == []
+    with journal.together():
+        journal.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, (1.0,))])
+    assert len(journal.measurements("net-1", "llvm")) == 1

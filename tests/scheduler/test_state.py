@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tunefarm.scheduler.messages import (
+    Assignment,
     BudgetSpent,
     Build,
+    Builders,
     Built,
+    Done,
+    Event,
+    Fact,
     Imported,
     Instruction,
+    Joined,
+    Lease,
+    Left,
     Lost,
     Phase,
     ProcessDone,
@@ -35,42 +43,52 @@ def tasks(count: int) -> tuple[Task, ...]:
 
 
 class World:
-    """Workers on paper: they take instructions, and answer one of them when asked to."""
+    """Workers on paper: they take assignments, and answer one of them when asked to."""
 
-    def __init__(self, limits: Limits, count: int, seed: int) -> None:
+    def __init__(self, limits: Limits, count: int, seed: int, units: int = 1) -> None:
         self.state = TargetState(limits)
         self.rng = random.Random(seed)
-        self.open: list[Instruction] = []
+        self.given: list[Assignment] = []
         self.made = 0
         self.measured: list[str] = []
-        self.log: list[object] = []
-        self.take(self.state.handle(Imported(tasks(count))))
+        self.log: list[Event] = []
+        self.state.restore(Imported(tasks(count)))
+        for unit in range(units):
+            self.given += self.state.handle(Joined(f"unit{unit}"))
 
-    def take(self, instructions: list[Instruction]) -> None:
-        self.open += instructions
+    @property
+    def open(self) -> list[Instruction]:
+        return [one.instruction for one in self.given]
 
-    def event(self, event: object) -> None:
-        self.log.append(event)
-        self.take(self.state.handle(event))  # type: ignore[arg-type]
+    def event(self, event: Event) -> None:
+        self.log.append(event.fact if isinstance(event, Done) else event)
+        self.given += self.state.handle(event)
+        self.given = [one for one in self.given if self.state.holds(one.lease)]
         self.state.validate()
 
+    def pop(self, index: int) -> Assignment:
+        return self.given.pop(index % len(self.given))
+
     def answer(self, index: int, fail: bool = False, exhausted: bool = False) -> None:
-        instruction = self.open.pop(index % len(self.open))
+        one = self.pop(index)
+        self.event(Done(one.lease, self.fact(one.instruction, fail, exhausted)))
+
+    def fact(self, instruction: Instruction, fail: bool, exhausted: bool) -> Fact:
         match instruction:
             case Propose(task, count, _):
                 names = () if exhausted else tuple(f"c{self.made + i}" for i in range(count))
                 self.made += len(names)
-                self.event(Proposed(task, names))
+                return Proposed(task, names)
             case Build(candidate):
-                self.event(Screened(candidate, None) if fail else Built(candidate, True))
-            case Screen(candidate, _):
+                return Screened(candidate, None) if fail else Built(candidate, True)
+            case Screen(candidate, _, _):
                 if not fail:
                     self.measured.append(candidate)
-                self.event(Screened(candidate, None if fail else self.rng.uniform(1e-4, 1e-2)))
-            case RunProcess(phase, process):
-                self.event(ProcessDone(phase, process))
+                return Screened(candidate, None if fail else self.rng.uniform(1e-4, 1e-2))
+            case RunProcess(phase, process, _):
+                return ProcessDone(phase, process)
             case Step(phase):
-                self.event(StepDone(phase))
+                return StepDone(phase)
 
     def run(self, limit: int = 20_000) -> None:
         for _ in range(limit):
@@ -83,13 +101,18 @@ class World:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.integers(1, 40), st.integers(1, 6), st.booleans(), st.integers(1, 3), st.integers(0, 2**20)
+    st.integers(1, 40),
+    st.integers(1, 6),
+    st.booleans(),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(0, 2**20),
 )
 def test_every_job_ends_within_its_trials(
-    trials: int, count: int, shared: bool, builders: int, seed: int
+    trials: int, count: int, shared: bool, builders: int, units: int, seed: int
 ) -> None:
     limits = Limits(trials, builders=builders, shared_processor=shared, batch=4)
-    world = World(limits, count, seed)
+    world = World(limits, count, seed, units)
     world.run()
     assert world.state.measured <= trials
     assert len(world.measured) == len(set(world.measured))
@@ -117,7 +140,7 @@ def test_a_resumed_job_measures_nothing_twice_and_loses_nothing(seed: int, crash
     if reached_race:
         second.state.restore(BudgetSpent())
     second.made = 1000
-    second.open = second.state.resume_work()
+    second.given = second.state.handle(Joined("unit0"))
     second.state.validate()
     second.run()
     assert not set(world.measured) & set(second.measured)
@@ -162,8 +185,9 @@ def test_a_job_resumed_among_its_finals_repeats_none(rows: list[str]) -> None:
     counts = {"place": 3, "final": 2}
     for row in rows:
         for process in range(counts[row]):
-            instructions = state.handle(ProcessDone(Phase(row), process))
-    assert instructions == [RunProcess(Phase.FINAL, 2)]
+            state.restore(ProcessDone(Phase(row), process))
+    (given,) = state.handle(Joined("unit0"))
+    assert given.instruction == RunProcess(Phase.FINAL, 2, "unit0")
 
 
 def test_what_earlier_jobs_know_is_no_gain_of_this_one() -> None:
@@ -174,7 +198,7 @@ def test_what_earlier_jobs_know_is_no_gain_of_this_one() -> None:
     for n in range(700):
         state.restore(Screened(f"known{n}", 1e-3))
     world = World(Limits(1), 1, 0)
-    world.state, world.open = state, state.resume_work()
+    world.state, world.given = state, state.handle(Joined("unit0"))
     world.made = 1000
     while world.state.phase is not Phase.DONE:
         world.answer(0)
@@ -234,9 +258,9 @@ def test_candidates_known_already_do_not_close_a_kernel() -> None:
     world = World(Limits(trials=20, batch=4), 1, 0)
     while not any(isinstance(i, Propose) for i in world.open):
         world.answer(0)
-    ask = next(i for i in world.open if isinstance(i, Propose))
-    world.open.remove(ask)
-    world.event(Proposed(ask.task, ("base0",)))
+    ask = next(one for one in world.given if isinstance(one.instruction, Propose))
+    world.given.remove(ask)
+    world.event(Done(ask.lease, Proposed("t0", ("base0",))))
     assert not world.state.tasks["t0"].closed
     world.run()
     assert world.state.measured > 0
@@ -249,7 +273,7 @@ def test_lost_work_is_given_out_again() -> None:
             break
         index = world.rng.randrange(len(world.open))
         if world.rng.random() < 0.2:
-            world.event(Lost(world.open.pop(index)))
+            world.event(Lost(world.pop(index).lease))
         else:
             world.answer(index)
     else:
@@ -260,8 +284,9 @@ def test_late_and_repeated_answers_change_nothing() -> None:
     world = World(Limits(trials=4, batch=2), 1, 0)
     world.run()
     before = (world.state.measured, len(world.state.done), world.state.phase)
-    for event in list(world.log):
-        world.state.handle(event)  # type: ignore[arg-type]
+    for number, event in enumerate(list(world.log)):
+        world.state.handle(event)
+        world.state.handle(Done(Lease(0, number), event))  # type: ignore[arg-type]
         world.state.validate()
     assert (world.state.measured, len(world.state.done), world.state.phase) == before
 
@@ -278,11 +303,16 @@ class Orders(RuleBasedStateMachine):
     """Any order of answers, failures, losses and a budget's end."""
 
     @initialize(
-        trials=st.integers(1, 20), count=st.integers(1, 4), shared=st.booleans(), seed=st.integers()
+        trials=st.integers(1, 20),
+        count=st.integers(1, 4),
+        shared=st.booleans(),
+        units=st.integers(0, 3),
+        seed=st.integers(),
     )
-    def start(self, trials: int, count: int, shared: bool, seed: int) -> None:
+    def start(self, trials: int, count: int, shared: bool, units: int, seed: int) -> None:
         limits = Limits(trials, shared_processor=shared, batch=4)
-        self.world = World(limits, count, seed)
+        self.world = World(limits, count, seed, units)
+        self.late: list[Assignment] = []
 
     @precondition(lambda self: self.world.open)
     @rule(index=st.integers(0, 30), fail=st.booleans(), exhausted=st.booleans())
@@ -292,7 +322,36 @@ class Orders(RuleBasedStateMachine):
     @precondition(lambda self: self.world.open)
     @rule(index=st.integers(0, 30))
     def lose(self, index: int) -> None:
-        self.world.event(Lost(self.world.open.pop(index % len(self.world.open))))
+        lost = self.world.pop(index)
+        self.late.append(lost)
+        self.world.event(Lost(lost.lease))
+
+    @precondition(lambda self: self.late)
+    @rule(index=st.integers(0, 30))
+    def come_back(self, index: int) -> None:
+        """A worker that was given up answers all the same: it counts for nothing."""
+        one = self.late[index % len(self.late)]
+        world = self.world
+        before = (set(world.state.done), world.state.measured)
+        measured = list(world.measured)
+        world.event(Done(one.lease, world.fact(one.instruction, False, False)))
+        world.measured = measured
+        state = world.state
+        assert (set(state.done), state.measured) == before
+
+    @rule(unit=st.integers(0, 3))
+    def join(self, unit: int) -> None:
+        self.world.event(Joined(f"unit{unit}"))
+
+    @rule(unit=st.integers(0, 3))
+    def leave(self, unit: int) -> None:
+        lease = self.world.state.lease_on(f"unit{unit}")
+        self.late += [one for one in self.world.given if one.lease == lease]
+        self.world.event(Left(f"unit{unit}"))
+
+    @rule(count=st.integers(1, 4))
+    def build_with(self, count: int) -> None:
+        self.world.event(Builders(count))
 
     @rule()
     def spend(self) -> None:
@@ -302,7 +361,7 @@ class Orders(RuleBasedStateMachine):
     def sound(self) -> None:
         if hasattr(self, "world"):
             self.world.state.validate()
-            if self.world.state.phase is not Phase.DONE:
+            if self.world.state.phase is not Phase.DONE and self.world.state.units:
                 assert self.world.open, "a job that is not done has something to do"
 
 
@@ -328,3 +387,30 @@ def test_the_first_turns_are_short() -> None:
             turns.append(size)
             size = 0
     assert turns[:3] == [1, 8, 16]
+
+
+def test_finals_are_run_on_two_units_where_there_are_two() -> None:
+    world = World(Limits(trials=4, batch=4, processes=(2, 3, 4, 5)), 1, 0, units=3)
+    used: dict[Phase, set[str]] = {}
+    while world.state.phase is not Phase.DONE:
+        for instruction in world.open:
+            if isinstance(instruction, RunProcess):
+                used.setdefault(instruction.phase, set()).add(instruction.unit)
+        world.answer(world.rng.randrange(len(world.given)))
+    assert all(len(units) >= 2 for units in used.values())
+    assert set(used) == {Phase.RACE, Phase.PLACE, Phase.FINAL, Phase.COMPARE}
+
+
+def test_an_answer_from_another_drivers_life_counts_for_nothing() -> None:
+    world = World(Limits(trials=4, batch=4), 1, 0)
+    one = world.given[0]
+    world.event(Done(Lease(7, one.lease.number), Built("base0", True)))
+    assert world.state.holds(one.lease)
+    assert not world.state.built
+
+
+def test_a_job_without_units_waits_for_one() -> None:
+    world = World(Limits(trials=4, batch=4), 1, 0, units=0)
+    assert not world.open
+    world.event(Joined("unit0"))
+    world.run()

@@ -1,0 +1,65 @@
+"""A program on disk: its text without its weights, and these beside it as they are.
+
+As a part of the text, in base64, VGG-19's weights took longer to write and to read than everything
+else about its import.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir.expr import GenericConst, Var
+from tvm_ffi import structural_map
+
+LARGE = 1024
+"""Bytes from which on a constant is not a part of the text."""
+_NAME = "tunefarm_constant_"
+
+
+def save_program(module: Any, path: Path) -> None:
+    """Write `module` to `path`, and its large constants beside it."""
+    found: dict[int, tuple[Any, Any]] = {}
+
+    def apart(constant: Any) -> Any:
+        array = constant.value
+        if int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize < LARGE:
+            return constant
+        handle = constant.__chandle__()
+        if handle not in found:
+            found[handle] = (constant, relax.Var(f"{_NAME}{len(found)}", constant.ty))
+        return found[handle][1]
+
+    text = tvm.ir.save_json(_mapped(module, GenericConst, apart))
+    arrays = [constant.value.numpy() for constant, _ in found.values()]
+    np.savez(_beside(path), **{f"{_NAME}{n}": array for n, array in enumerate(arrays)})
+    path.write_text(text)
+
+
+def load_program_module(path: Path) -> Any:
+    """What `save_program` wrote."""
+    module = tvm.ir.load_json(path.read_text())
+    constants: dict[str, Any] = {}
+    with np.load(_beside(path)) as arrays:
+        for name in arrays.files:
+            constants[name] = relax.const(arrays[name])
+
+    def again(variable: Any) -> Any:
+        return constants.get(variable.name, variable)
+
+    return _mapped(module, Var, again)
+
+
+def _mapped(module: Any, kind: type, change: Any) -> Any:
+    """A copy in which `change` was applied to every node of `kind` in `main`."""
+    copy = tvm.IRModule(module.functions, attrs=module.attrs)
+    variable = copy.get_global_var("main")
+    copy.update_func(variable, structural_map(module["main"], (kind, change)))
+    return copy
+
+
+def _beside(path: Path) -> Path:
+    return path.with_suffix(".npz")

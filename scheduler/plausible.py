@@ -1,0 +1,40 @@
+"""What a worker reports is data: it has a form and bounds, and is refused outside of them."""
+
+from __future__ import annotations
+
+import math
+
+from tunefarm.measure.runner import ScreenOutcome
+
+MOST_SAMPLES = 100_000
+FASTEST, SLOWEST = 1e-9, 3600.0
+"""Seconds of a call that anything could take."""
+BEYOND = 0.25
+"""Of the least time that the hardware allows: caches beat a roof too, but by less."""
+
+
+class Implausible(Exception):
+    """A report that cannot be true, and why."""
+
+
+def check_screening(outcome: ScreenOutcome, floor_s: float) -> None:
+    """Whether `outcome` can be what a device measured whose roof for this kernel is `floor_s`
+    (seconds; 0 where it is not known).
+
+    Raises:
+        Implausible: it cannot.
+    """
+    if (outcome.screening is None) == (outcome.failure is None):
+        raise Implausible("neither a result nor a failure")
+    if outcome.screening is None:
+        return
+    samples = outcome.screening.samples
+    if not 1 <= len(samples) <= MOST_SAMPLES:
+        raise Implausible(f"{len(samples)} samples")
+    for sample in samples:
+        if not isinstance(sample, float) or not math.isfinite(sample):
+            raise Implausible(f"a sample of {sample!r}")
+        if not FASTEST <= sample <= SLOWEST:
+            raise Implausible(f"a call of {sample:g} s")
+    if min(samples) < BEYOND * floor_s:
+        raise Implausible(f"{min(samples):.3g} s, of a kernel whose roof is {floor_s:.3g} s")
