@@ -23,7 +23,8 @@ _PHASES = {
     "final": "held-out runs",
     "assemble": "compiling the whole model",
     "compare": "tuned against untuned model",
-    "package": "checking parity, packaging",
+    "check": "checking what the model computes",
+    "package": "packaging",
     "track": "writing MLflow",
 }
 

@@ -25,6 +25,8 @@ _COMMANDS = {
         "tunefarm.cli.devices",
         "List, probe, drain or quarantine the devices of this farm.",
     ),
+    "up": ("tunefarm.cli.up", "Make this machine the head of a farm."),
+    "worker": ("tunefarm.cli.worker", "Let this machine join a farm."),
     "artifacts": ("tunefarm.cli.artifacts", "List, pull, inspect, verify and run artifacts."),
     "bench": ("tunefarm.cli.bench", "Run a model in several runtimes, side by side."),
     "costmodel": ("tunefarm.cli.costmodel", "What earlier jobs teach later ones."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import secrets
@@ -16,6 +17,7 @@ import click
 from tunefarm.cli.common import Duration, Shape, json_option, show_json
 
 if TYPE_CHECKING:
+    from tunefarm.devices.device import Device
     from tunefarm.home import Home
     from tunefarm.results.journal import Job, JobTarget, Journal
 
@@ -73,6 +75,17 @@ DEFAULT_ENOUGH = 0.01
     help="What to do with a target that no registered device serves.",
 )
 @click.option("--tracking-uri", help="Any MLflow tracking URI.  [default: the farm home's own]")
+@click.option(
+    "--farm",
+    metavar="ADDRESS",
+    help="Measure and build on the machines of the farm whose head is there (HOST:PORT). From a "
+    "machine of the farm, whose home then has the job.",
+)
+@click.option(
+    "--token",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The farm's token.  [default: farm.token in this farm's home]",
+)
 @click.option("--detach", is_flag=True, help="Return at once; the job runs in the background.")
 @json_option
 def command(
@@ -89,6 +102,8 @@ def command(
     seed: int,
     no_device: str,
     tracking_uri: str | None,
+    farm: str | None,
+    token: Path | None,
     detach: bool,
     as_json: bool,
 ) -> None:
@@ -102,7 +117,9 @@ def command(
     home = Home.from_environment().prepare()
     _check_strategy(strategy)
     digest = _digest(model)
-    chosen, skipped = _resolve(home, targets, skip=no_device == "skip")
+    joined = _farm(home, farm, token)
+    devices = _devices(home, joined)
+    chosen, skipped = _resolve(home, devices, targets, skip=no_device == "skip")
     label = _label(name or model.stem)
     enough = None
     if trials is None and budget is None:
@@ -124,6 +141,7 @@ def command(
             "retune": retune,
             "transfer": not no_transfer,
             "seed": seed,
+            "farm": joined,
             "skipped": skipped,
             "tracking_uri": tracking_uri or home.mlflow_uri,
         },
@@ -161,16 +179,45 @@ def _digest(model: Path) -> str:
         raise InvalidModel(f"{model} cannot be read: {error.strerror}") from None
 
 
-def _resolve(home: Home, text: str, skip: bool) -> tuple[list[JobTarget], dict[str, str]]:
+def _farm(home: Home, address: str | None, token: Path | None) -> dict[str, str] | None:
+    """Where a job's machines are; None for this one alone."""
+    from tunefarm.errors import UsageError
+    from tunefarm.scheduler.token import token_path
+
+    if address is None:
+        return None
+    token = token or token_path(home)
+    if not token.exists():
+        raise UsageError(f"there is no {token}", hint="Copy the head's, and name it: --token FILE")
+    return {"address": address, "token": str(token.absolute())}
+
+
+def _devices(home: Home, joined: dict[str, str] | None) -> tuple[Device, ...]:
+    """Those that a job may have."""
+    from tunefarm.devices.registry import local_devices
+
+    if joined is None:
+        return local_devices(home)
+    from tunefarm.scheduler.token import authenticate
+
+    authenticate(Path(joined["token"]))
+    from tunefarm.scheduler import farm
+
+    farm.connect(joined["address"], Path(joined["token"]))
+    return tuple(farm.Devices().all().values())
+
+
+def _resolve(
+    home: Home, devices: tuple[Device, ...], text: str, skip: bool
+) -> tuple[list[JobTarget], dict[str, str]]:
     """The targets that devices serve, and why the others do not count."""
-    from tunefarm.devices.registry import device_for, local_devices
+    from tunefarm.devices.registry import device_for
     from tunefarm.devices.standing import check_free
     from tunefarm.devices.target import parse_targets
     from tunefarm.errors import NoDevice
     from tunefarm.results.journal import JobTarget
 
     wanted = parse_targets(text)
-    devices = local_devices(home)
     chosen: list[JobTarget] = []
     skipped: dict[str, str] = {}
     for target in wanted:
@@ -223,6 +270,10 @@ def _detach(home: Home, job: Job, as_json: bool) -> None:
 
 def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
     """Drive a job in this process, show its progress, and print its outcome."""
+    if joined := job.options.get("farm"):
+        from tunefarm.scheduler.token import authenticate
+
+        authenticate(Path(joined["token"]))
     from tunefarm.cli import results
     from tunefarm.cli.console import ConsoleReporter
     from tunefarm.errors import TunefarmError
@@ -235,7 +286,8 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
     stop = StopFlag()
     stop.install()
     try:
-        outcome = drive(home, job.id, reporter, stop)
+        with contextlib.redirect_stdout(sys.stderr):  # Ray prints there when a machine is lost
+            outcome = drive(home, job.id, reporter, stop)
     except BaseException as error:
         reporter.line(f"{type(error).__name__}: {error}")
         if isinstance(error, TunefarmError):

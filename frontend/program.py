@@ -102,6 +102,11 @@ def workload_path(directory: Path, task: str) -> Path:
     return directory / "workloads" / f"{task}.json"
 
 
+def weights_of(module: Path) -> Path:
+    """Where the weights of a program's module lie."""
+    return module.with_suffix(".npz")
+
+
 def program_to_dict(program: Program) -> dict[str, Any]:
     data = dataclasses.asdict(program)
     del data["directory"]

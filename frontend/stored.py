@@ -15,6 +15,8 @@ from tvm import relax
 from tvm.ir.expr import GenericConst, Var
 from tvm_ffi import structural_map
 
+from tunefarm.frontend.program import weights_of
+
 LARGE = 1024
 """Bytes from which on a constant is not a part of the text."""
 _NAME = "tunefarm_constant_"
@@ -35,7 +37,7 @@ def save_program(module: Any, path: Path) -> None:
 
     text = tvm.ir.save_json(_mapped(module, GenericConst, apart))
     arrays = [constant.value.numpy() for constant, _ in found.values()]
-    np.savez(_beside(path), **{f"{_NAME}{n}": array for n, array in enumerate(arrays)})
+    np.savez(weights_of(path), **{f"{_NAME}{n}": array for n, array in enumerate(arrays)})
     path.write_text(text)
 
 
@@ -43,7 +45,7 @@ def load_program_module(path: Path) -> Any:
     """What `save_program` wrote."""
     module = tvm.ir.load_json(path.read_text())
     constants: dict[str, Any] = {}
-    with np.load(_beside(path)) as arrays:
+    with np.load(weights_of(path)) as arrays:
         for name in arrays.files:
             constants[name] = relax.const(arrays[name])
 
@@ -59,7 +61,3 @@ def _mapped(module: Any, kind: type, change: Any) -> Any:
     variable = copy.get_global_var("main")
     copy.update_func(variable, structural_map(module["main"], (kind, change)))
     return copy
-
-
-def _beside(path: Path) -> Path:
-    return path.with_suffix(".npz")

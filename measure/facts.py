@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunefarm.frontend.program import TensorSpec
+from tunefarm.measure.gate import Parity
 
 PART = "__part"
 """In a library, between the name of a kernel and the place at which it writes into a whole."""
@@ -43,6 +44,15 @@ class InPlace:
 
     model_s: float
     functions: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """`library` is the one that was taken, `parity` its outputs against what was expected."""
+
+    library: Path
+    parity: Parity
+    in_place: InPlace | None
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from tunefarm.measure import weights
-from tunefarm.measure.facts import InPlace
-from tunefarm.measure.gate import Array, make_input
+from tunefarm.measure.expected import expected_outputs, parity_inputs
+from tunefarm.measure.facts import Checked, InPlace
+from tunefarm.measure.gate import Array, Parity, make_input, parity
 from tunefarm.measure.steady import Steady
 
 if TYPE_CHECKING:
-    from tunefarm.measure.runner import InPlaceRequest, ModelRequest, PlaceRequest
+    from tunefarm.measure.runner import CheckRequest, ModelRequest, PlaceRequest
 
 
 class CompiledModel:
@@ -94,10 +95,25 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
     return {name: found or [first[name]] for name, found in samples.items()}
 
 
-def in_place(request: InPlaceRequest) -> InPlace:
+def check(request: CheckRequest) -> Checked:
+    """Each library in turn, until one is right; of none, the last one's parity."""
+    for library in request.libraries:
+        model = CompiledModel(library)
+        found = Parity(0.0, 0.0, True)
+        for seed in request.protocol.seeds:
+            outputs = model(parity_inputs(request.inputs, seed))
+            one = parity(outputs, expected_outputs(request.expected, seed))
+            found = max(found, one, key=lambda parity: parity.max_rel_err)
+        if found.passed:
+            watched = library in request.watched
+            return Checked(library, found, _in_place(model, request) if watched else None)
+    return Checked(library, found, None)
+
+
+def _in_place(model: CompiledModel, request: CheckRequest) -> InPlace:
     """Medians over rounds of two inferences, one watched, which tells functions apart, and one not:
     at most `Protocol.model_rounds` in a quarter of `model_s`, at least one."""
-    model, protocol = CompiledModel(request.library), request.protocol
+    protocol = request.protocol
     arguments = model.upload(
         [make_input(spec, index, positive=False) for index, spec in enumerate(request.inputs)]
     )

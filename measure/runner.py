@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunefarm.errors import Failure, FailureKind
+from tunefarm.errors import Failure, FailureKind, JobFailed
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library, failure_of_death, is_memory_error
-from tunefarm.measure.facts import InPlace, KernelFacts, Screening
+from tunefarm.measure.facts import Checked, KernelFacts, Screening
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.steady import VARIABLE
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
@@ -78,10 +78,13 @@ class ModelRequest:
 
 
 @dataclass(frozen=True)
-class InPlaceRequest:
-    """Where the time of the model in `library` goes."""
+class CheckRequest:
+    """The first of `libraries` that computes what the model does (`expected`, see
+    `measure.expected`), and of that one, if it is among `watched`, where its time goes."""
 
-    library: Path
+    libraries: tuple[Path, ...]
+    watched: tuple[Path, ...]
+    expected: Path
     inputs: tuple[TensorSpec, ...]
     protocol: Protocol
 
@@ -171,11 +174,18 @@ class Runner:
             samples: dict[str, list[float]] = child.call(request, MODEL_LIMIT_S)
         return samples
 
-    def in_place(self, request: InPlaceRequest) -> InPlace:
-        """In a fresh process, begun while all cores are there."""
+    def check(self, request: CheckRequest) -> Checked:
+        """In a fresh process, begun while all cores are there.
+
+        Raises:
+            JobFailed: a library faults.
+        """
         self.await_steady()
-        with self._new_child() as child:
-            found: InPlace = child.call(request, MODEL_LIMIT_S)
+        try:
+            with self._new_child() as child:
+                found: Checked = child.call(request, MODEL_LIMIT_S)
+        except (ChildTimeout, ChildDied, ChildError) as error:
+            raise JobFailed(f"the compiled model cannot be checked: {error}") from error
         return found
 
     def place(self, request: PlaceRequest) -> list[dict[str, list[float]]]:

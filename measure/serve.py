@@ -8,7 +8,7 @@ from typing import Any
 from tunefarm.measure import kernel, model
 from tunefarm.measure.facts import Screening
 from tunefarm.measure.runner import (
-    InPlaceRequest,
+    CheckRequest,
     KernelRace,
     ModelRequest,
     PlaceRequest,
@@ -59,7 +59,7 @@ _HANDLERS: dict[type, Callable[[Any], Any]] = {
     ScreenRequest: _screen,
     KernelRace: _race,
     ModelRequest: model.interleave,
-    InPlaceRequest: model.in_place,
+    CheckRequest: model.check,
     PlaceRequest: _place,
     str: _named,
 }

@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunefarm.costmodel.ranker import Ranker
 from tunefarm.costmodel.transfer import Transfer, load_transfer
 from tunefarm.devices import cpu
+from tunefarm.devices.device import Device
+from tunefarm.devices.lock import DeviceLock
 from tunefarm.devices.target import Target
 from tunefarm.errors import StoreError
 from tunefarm.frontend.program import workload_path
 from tunefarm.home import Home
-from tunefarm.measure.assemble import Assembled, AssembleRequest, assemble
-from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest
+from tunefarm.measure.assemble import AssembleRequest, assemble
+from tunefarm.measure.build import Builder, BuildRequest
+from tunefarm.measure.expected import ExpectedRequest, make_expected
 from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.roofline import roof_path
 from tunefarm.measure.runner import (
+    CheckRequest,
     ModelRequest,
     PlaceRequest,
     RaceRequest,
     Runner,
-    ScreenOutcome,
     ScreenRequest,
 )
+from tunefarm.scheduler.shipping import Parcels, Site
 from tunefarm.search.candidate import Candidate
 from tunefarm.search.plugins import load_plugins
 from tunefarm.search.proposer import Proposer, Result, Taught
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+LOCK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -129,18 +139,56 @@ def _transfer(path: Path | None) -> Transfer | None:
         return None
 
 
-class BuildWorker:
+@dataclass(frozen=True)
+class Away:
+    """A worker's job is not on its machine: its directory is at `driver` where the driver is."""
+
+    driver: Path
+
+    def site(self) -> Site:
+        """To be made where the worker is."""
+        root = Home.from_environment().prepare().job_dir(self.driver.name)
+        return Site(root, self.driver, ray.get)
+
+
+@dataclass(frozen=True)
+class Made:
+    """An answer, with the files that came to be where the driver does not see them."""
+
+    answer: Any
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+class Worker:
+    """What builders and measure workers have in common: requests may come from another machine."""
+
+    def __init__(self, away: Away | None) -> None:
+        self._site = away.site() if away is not None else None
+
+    def _make(self, request: Any, parcels: Parcels, act: Callable[[Any], Any]) -> Made:
+        if self._site is None:
+            return Made(act(request))
+        here = self._site.unpack(request, parcels)
+        return Made(*self._site.pack(here, act(here)))
+
+
+class BuildWorker(Worker):
     """Builds candidates, and whole models, in children."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, away: Away | None, limit_s: float) -> None:
+        super().__init__(away)
         self._builder = Builder(limit_s)
         self._builder.start()
 
-    def build(self, request: BuildRequest) -> BuildOutcome:
-        return self._builder.build(request)
+    def build(self, request: BuildRequest, parcels: Parcels = EMPTY) -> Made:
+        return self._make(request, parcels, self._builder.build)
 
-    def assemble(self, request: AssembleRequest) -> Assembled:
-        return assemble(request)
+    def assemble(
+        self, request: AssembleRequest | ExpectedRequest, parcels: Parcels = EMPTY
+    ) -> Made:
+        """Of a whole model: its library, or what it computes."""
+        of_it = make_expected if isinstance(request, ExpectedRequest) else assemble
+        return self._make(request, parcels, of_it)
 
 
 @dataclass(frozen=True)
@@ -151,17 +199,38 @@ class Block:
     conditions: dict[str, Any]
 
 
-class MeasureWorker:
-    """The one user of its device."""
+class MeasureWorker(Worker):
+    """The one user of its device.
 
-    def __init__(self, threads: int, protocol: Protocol, gauge: Path | None) -> None:
-        self._runner = Runner(threads, protocol.memory_bytes, gauge)
-        self._runner.start()
+    Args:
+        gauge: file of the device's gauge (`measure.steady`); None for that in this machine's home.
+        job: takes the device for this job before it is `ready`; None where the driver has taken it.
+    """
+
+    def __init__(
+        self,
+        away: Away | None,
+        device: Device,
+        protocol: Protocol,
+        gauge: Path | None = None,
+        job: str | None = None,
+    ) -> None:
+        super().__init__(away)
+        gauge = gauge or roof_path(Home.from_environment(), device)
+        self._runner = Runner(device.cores, protocol.memory_bytes, gauge)
+        self._lock, self._job = DeviceLock(device), job
         self._protocol = protocol
         self._since = protocol.canary_every
         self._last = 0.0
 
-    def screen(self, request: ScreenRequest) -> tuple[ScreenOutcome, Block | None]:
+    def ready(self) -> None:
+        """Returns once the device is this worker's."""
+        while self._job is not None and not self._lock.acquire({"job": self._job}):
+            time.sleep(LOCK_EVERY_S)
+        self._job = None
+        self._runner.start()
+
+    def screen(self, request: ScreenRequest, parcels: Parcels = EMPTY) -> Made:
         """The outcome, and the block that it opens where a canary was due."""
         block = None
         if self._since >= self._protocol.canary_every or time.monotonic() - self._last > 60:
@@ -170,16 +239,19 @@ class MeasureWorker:
                 block = Block(canary_s, cpu.conditions())
             self._since, self._last = 0, time.monotonic()
         self._since += 1
-        return self._runner.screen(request), block
+        return self._make(request, parcels, lambda here: (self._runner.screen(here), block))
 
-    def race(self, request: RaceRequest) -> dict[str, dict[str, list[float]]]:
-        return self._runner.race(request)
+    def race(self, request: RaceRequest, parcels: Parcels = EMPTY) -> Made:
+        return self._make(request, parcels, self._runner.race)
 
-    def place(self, request: PlaceRequest) -> list[dict[str, list[float]]]:
-        return self._runner.place(request)
+    def place(self, request: PlaceRequest, parcels: Parcels = EMPTY) -> Made:
+        return self._make(request, parcels, self._runner.place)
 
-    def model(self, request: ModelRequest) -> dict[str, list[float]]:
-        return self._runner.model(request)
+    def model(self, request: ModelRequest, parcels: Parcels = EMPTY) -> Made:
+        return self._make(request, parcels, self._runner.model)
+
+    def check(self, request: CheckRequest, parcels: Parcels = EMPTY) -> Made:
+        return self._make(request, parcels, self._runner.check)
 
 
 class Tracker:
@@ -203,32 +275,21 @@ class Tracker:
             journal.close()
 
 
-def start_ray(cpus: int, devices: Collection[str]) -> None:
-    """A local Ray of our own: `local`, for a stray cluster on the machine must not be joined."""
-    import logging
-    import os
-
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(
-        address="local",
-        num_cpus=cpus,
-        resources={f"device:{name}": 1 for name in devices},
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        configure_logging=True,
-    )
-
-
 def spawn(
-    worker: type, *args: Any, cpus: float = 1, device: str | None = None, restarts: int = -1
+    worker: type,
+    *args: Any,
+    cpus: float = 1,
+    resources: Mapping[str, float] = EMPTY,
+    node: str | None = None,
+    restarts: int = -1,
 ) -> Any:
-    """An actor of `worker`; Ray restarts it when its process dies, without its state. One whose
-    state matters takes no `restarts`: its caller must make it anew."""
+    """An actor of `worker`, on `node` if that is named; Ray restarts it when its process dies,
+    without its state. One whose state matters takes no `restarts`: its caller must make it anew."""
     options: dict[str, Any] = {"num_cpus": cpus, "max_restarts": restarts, "max_task_retries": 0}
-    if device is not None:
-        options["resources"] = {f"device:{device}": 1}
+    if resources:
+        options["resources"] = dict(resources)
+    if node is not None:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(**options)(worker).remote(*args)
 
 

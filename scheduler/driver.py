@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 
+from tunefarm.devices import cpu
 from tunefarm.devices.lock import DeviceLock
 from tunefarm.devices.registry import local_devices
 from tunefarm.devices.roof import Roof
@@ -36,7 +37,7 @@ from tunefarm.measure.roofline import known_roof, measure_roof, roof_path
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.journal import Job, JobTarget, Journal
-from tunefarm.scheduler import actors, learning
+from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.layout_trial import LayoutTrial
 from tunefarm.scheduler.progress import Reporter, Snapshot
 from tunefarm.scheduler.state import Limits
@@ -132,6 +133,7 @@ class _Driver:
         self.home, self.journal, self.job = home, journal, job
         self.reporter, self.stop = reporter, stop
         self.options = job.options
+        self.farm: dict[str, str] | None = job.options.get("farm")
         self.locks: list[DeviceLock] = []
         self.devices: list[str] = []
         self.tracker: Any = None
@@ -143,13 +145,15 @@ class _Driver:
 
     def run(self) -> JobResult:
         targets = self.journal.targets(self.job.id)
-        self._check_devices(targets)
+        if self.farm is None:
+            self._check_devices(targets)
         if self.journal.has_withdrawn(self.job.id):
             raise JobError(
                 f"results that job {self.job.id} counted on were withdrawn",
                 hint="Submit its model anew: what other units measured is known.",
             )
-        self._take_devices(targets)
+        if self.farm is None:  # on a farm, units are taken where they are
+            self._take_devices(targets)
         self.epoch = self.journal.drive(self.job.id)
         self.spent_s = self.journal.spent_s(self.job.id)
         self.started = time.monotonic()
@@ -163,7 +167,10 @@ class _Driver:
             # A file that is no model is found out in a moment: before Ray is troubled.
             if importing.wait(1.0):
                 importing.result()
-            actors.start_ray(cpus=2 * cores + 4, devices=devices)
+            if self.farm is None:
+                farm.start_local(2 * cores + 4, devices, cores)
+            else:
+                farm.connect(self.farm["address"], Path(self.farm["token"]))
             if threading.current_thread() is threading.main_thread():
                 self.stop.install()
             while not importing.wait(0.5):
@@ -269,10 +276,12 @@ class _Driver:
 
     def _run_target(self, target: JobTarget, program: Program, targets_left: int) -> Packaged:
         protocol = Protocol(**self.job.protocol)
+        here = target.device.host == cpu.host_name()
         limits = Limits(
             trials=self.options["trials"] or DEFAULT_TRIALS,
             builders=max(1, target.device.cores),
             batch=8 * max(1, target.device.cores),
+            shared_processor=self.farm is None or farm.builders_beside(target.device),
             enough=self.options.get("enough"),
             processes=(
                 protocol.race_processes,
@@ -281,8 +290,10 @@ class _Driver:
                 protocol.model_processes,
             ),
         )
-        roof = self._roof(target)
-        program = self._in_faster_layout(target, program, protocol)
+        # Measured on this machine, if at all: a farm's other ones have their own to do.
+        roof = self._roof(target) if here else None
+        if self.farm is None:
+            program = self._in_faster_layout(target, program, protocol)
         transfer, note = learning.begin(self.home, self.job)
         if note:
             self.reporter.line(f"{target.name}: {note}")
@@ -304,6 +315,7 @@ class _Driver:
             self.check,
             self.sync,
             self.quiet,
+            self.farm is not None,
             transfer,
             roof,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,12 @@ from tunefarm.devices import cpu
 from tunefarm.errors import JobFailed
 from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest
+from tunefarm.measure.expected import ExpectedRequest
+from tunefarm.measure.facts import Checked
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.judge import judge
-from tunefarm.measure.parity import ParityRequest, check_parity
-from tunefarm.measure.roofline import roof_path
-from tunefarm.measure.runner import InPlaceRequest, ModelRequest, PlaceRequest, Runner
-from tunefarm.measure.stats import Verdict
-from tunefarm.process import ChildDied, ChildError, ChildTimeout
+from tunefarm.measure.runner import CheckRequest, ModelRequest, PlaceRequest
+from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.artifact import Packaged, package
 from tunefarm.scheduler.races import Races, kernel_of
 
@@ -91,8 +91,80 @@ class Finals:
         base, tuned = self._libraries()
         return ModelRequest(base, tuned, self.races.program.inputs, self.races.settled(), process)
 
+    def expected_request(self) -> ExpectedRequest:
+        program = self.races.program
+        return ExpectedRequest(
+            program.model,
+            program.inputs,
+            self.races.target.device.cores,
+            self.races.protocol.seeds,
+            self._expected(),
+        )
+
+    def _expected(self) -> Path:
+        return self.directory / "model" / "expected.npz"
+
+    def check_request(self) -> CheckRequest:
+        """Of what may ship: the tuned model, unless it is slower than the untuned build; and that
+        one, in case the tuned model computes something else. Of a very slow model it is not asked
+        where its time goes."""
+        base, tuned = self._libraries()
+        samples = [s for run in self.races.samples("model").get("tuned", {}).values() for s in run]
+        compared = self._compared()
+        ships_tuned = compared is not None and compared.verdict is not Verdict.SLOWER
+        slow = self.races.protocol.slow_model(min(samples, default=math.inf))
+        return CheckRequest(
+            (tuned, base) if ships_tuned else (base,),
+            () if slow else (tuned,),
+            self._expected(),
+            self.races.program.inputs,
+            self.races.settled(),
+        )
+
+    def _compared(self) -> Comparison | None:
+        """The tuned model against the untuned build."""
+        samples = self.races.samples("model")
+        return judge(
+            samples.get("base", {}),
+            samples.get("tuned", {}),
+            self.races.protocol.model_processes,
+            self.races.protocol,
+        )
+
+    def note_checked(self, checked: Checked) -> None:
+        """For `package_result`; and where the model's time goes, in which kernel, and outside of
+        them. Of the untuned build, whose functions are not the program's, nothing is noted."""
+        job, name = self.races.job.id, self.races.target.name
+        self.races.journal.add_event(
+            job,
+            "checked",
+            target=name,
+            tuned=checked.library == self._libraries()[1],
+            parity=dataclasses.asdict(checked.parity),
+        )
+        if checked.in_place is None:
+            return
+        owner = {f: task.id for task in self.races.program.tasks for f in task.functions}
+        kernels: dict[str, float] = {}
+        for function, seconds in checked.in_place.functions.items():
+            task = owner.get(kernel_of(function))
+            if task is not None:
+                kernels[task] = kernels.get(task, 0.0) + seconds
+        self.races.journal.add_event(
+            job, "in_place", target=name, model_s=checked.in_place.model_s, kernels=kernels
+        )
+
+    def _checked(self) -> tuple[bool, Parity]:
+        """Whether the tuned model was taken, and its parity or the untuned build's."""
+        found = [
+            event["detail"]
+            for event in self.races.journal.events(self.races.job.id)
+            if event["kind"] == "checked" and event["detail"]["target"] == self.races.target.name
+        ][-1]
+        return found["tuned"], Parity(**found["parity"])
+
     def package_result(self, elapsed_s: float) -> None:
-        """Verdict on the whole model, parity, and the artifact.
+        """Verdict on the whole model, and the artifact.
 
         Nothing ships that is slower than the untuned build, or computes something else than the
         model: then the untuned build ships.
@@ -100,38 +172,25 @@ class Finals:
         Raises:
             JobFailed: the untuned build differs from ONNX Runtime as well.
         """
-        name = self.races.target.name
-        samples = self.races.samples("model")
-        result = judge(
-            samples.get("base", {}),
-            samples.get("tuned", {}),
-            self.races.protocol.model_processes,
-            self.races.protocol,
-        )
-        self.races.journal.add_verdict(self.races.job.id, name, "model", None, result)
-        base, tuned = self._libraries()
-        ships_tuned = result is not None and result.verdict is not Verdict.SLOWER
-        library = tuned if ships_tuned else base
-        parity = self._parity(library)
-        if ships_tuned and not parity.passed:
-            library, ships_tuned = base, False
-            parity = self._parity(base)
+        name, compared = self.races.target.name, self._compared()
+        self.races.journal.add_verdict(self.races.job.id, name, "model", None, compared)
+        ships_tuned, parity = self._checked()
         if not parity.passed:
             raise JobFailed(
                 f"{name}: the compiled model's outputs differ from ONNX Runtime's "
                 f"(largest relative error {parity.max_rel_err:.1e}); nothing is packaged",
                 hint="The import or the compiler is wrong about this model; please report it.",
             )
-        self._note_in_place(library, tuned=ships_tuned)
+        base, tuned = self._libraries()
         packaged = package(
             self.home,
             self.races.journal,
             self.races.job,
             self.races.target,
             self.races.program,
-            library,
+            tuned if ships_tuned else base,
             traces=self.races.tuned_traces() if ships_tuned else None,
-            comparison=result,
+            comparison=compared,
             parity=parity,
             conditions=cpu.conditions(),
             protocol=self.races.settled().to_dict(),
@@ -144,48 +203,6 @@ class Finals:
             packaged.digest,
             packaged.path,
             packaged.summary,
-        )
-
-    def _note_in_place(self, library: Path, tuned: bool) -> None:
-        """Where the model's time goes: in which kernel, and outside of them. Of the untuned build,
-        whose functions are not the program's, nothing is noted, nor of a very slow model."""
-        samples = [s for run in self.races.samples("model").get("tuned", {}).values() for s in run]
-        if not tuned or self.races.protocol.slow_model(min(samples, default=math.inf)):
-            return
-        device = self.races.target.device
-        gauge = roof_path(self.home, device)
-        runner = Runner(device.cores, self.races.protocol.memory_bytes, gauge)
-        try:
-            found = runner.in_place(
-                InPlaceRequest(library, self.races.program.inputs, self.races.settled())
-            )
-        except (ChildTimeout, ChildDied, ChildError, OSError):
-            return  # the model ran before: no reason to lose the job
-        finally:
-            runner.close()
-        owner = {f: task.id for task in self.races.program.tasks for f in task.functions}
-        kernels: dict[str, float] = {}
-        for function, seconds in found.functions.items():
-            task = owner.get(kernel_of(function))
-            if task is not None:
-                kernels[task] = kernels.get(task, 0.0) + seconds
-        self.races.journal.add_event(
-            self.races.job.id,
-            "in_place",
-            target=self.races.target.name,
-            model_s=found.model_s,
-            kernels=kernels,
-        )
-
-    def _parity(self, library: Path) -> Parity:
-        return check_parity(
-            ParityRequest(
-                self.races.program.model,
-                library,
-                self.races.program.inputs,
-                self.races.target.device.cores,
-                self.races.protocol.seeds,
-            )
         )
 
     def packaged(self) -> Packaged:

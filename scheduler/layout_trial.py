@@ -18,11 +18,11 @@ import ray
 from tunefarm.errors import Cancelled, Interrupted, JobFailed, TunefarmError, last_line
 from tunefarm.frontend.program import Program
 from tunefarm.measure.assemble import AssembleRequest
-from tunefarm.measure.parity import ParityRequest, check_parity
+from tunefarm.measure.expected import ExpectedRequest
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import ModelRequest
+from tunefarm.measure.runner import CheckRequest, ModelRequest
 from tunefarm.results.journal import Job, JobTarget, Journal
-from tunefarm.scheduler import actors
+from tunefarm.scheduler import actors, farm
 
 EVENT = "layout"
 MARGIN = 1.02
@@ -88,15 +88,16 @@ class LayoutTrial:
         """
         workers = [actors.spawn(actors.SearchWorker, self._plan(one)) for one in programs]
         builders = [
-            actors.spawn(actors.BuildWorker, self.protocol.compile_limit_s) for _ in programs
+            actors.spawn(actors.BuildWorker, None, self.protocol.compile_limit_s) for _ in programs
         ]
         device = actors.spawn(
             actors.MeasureWorker,
-            self.target.device.cores,
+            None,
+            self.target.device,
             self.protocol,
             self.gauge,
             cpus=0,
-            device=self.target.device.id,
+            resources={f"{farm.DEVICE}{self.target.device.id}": 1},
         )
         try:
             asked = [
@@ -107,9 +108,11 @@ class LayoutTrial:
                 self._request(program, self._all(traces))
                 for program, traces in zip(programs, asked, strict=True)
             ]
-            self._all([b.assemble.remote(r) for b, r in zip(builders, requests, strict=True)])
+            expected = self._expected(programs[1])
+            made = [b.assemble.remote(r) for b, r in zip(builders, requests, strict=True)]
+            self._all([*made, builders[0].assemble.remote(expected)])
             first, second = (request.library for request in requests)
-            self._check_parity(programs[1], second)
+            self._check(programs[1], second, expected.file, device)
             runs = [
                 self._all(
                     [
@@ -117,7 +120,7 @@ class LayoutTrial:
                             ModelRequest(first, second, programs[0].inputs, self.protocol, process)
                         )
                     ]
-                )[0]
+                )[0].answer
                 for process in range(self.protocol.place_processes)
             ]
         finally:
@@ -135,20 +138,23 @@ class LayoutTrial:
             _, left = ray.wait(left, num_returns=len(left), timeout=0.5)
         return [ray.get(reference) for reference in references]
 
-    def _check_parity(self, program: Program, library: Path) -> None:
-        found = check_parity(
-            ParityRequest(
-                program.model,
-                library,
-                program.inputs,
-                self.target.device.cores,
-                self.protocol.seeds,
-            )
+    def _expected(self, program: Program) -> ExpectedRequest:
+        return ExpectedRequest(
+            program.model,
+            program.inputs,
+            self.target.device.cores,
+            self.protocol.seeds,
+            self.directory / "model" / "layout-expected.npz",
         )
-        if not found.passed:
+
+    def _check(self, program: Program, library: Path, expected: Path, device: Any) -> None:
+        request = CheckRequest((library,), (), expected, program.inputs, self.protocol)
+        (made,) = self._all([device.check.remote(request)])
+        found = made.answer
+        if not found.parity.passed:
             raise JobFailed(
                 f"in {program.evidence['layout']} the model computes something else "
-                f"(largest relative error {found.max_rel_err:.1e})"
+                f"(largest relative error {found.parity.max_rel_err:.1e})"
             )
 
     def _plan(self, program: Program) -> actors.SearchPlan:

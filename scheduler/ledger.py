@@ -102,7 +102,7 @@ class Ledger:
     def retell_processes(self, state: TargetState) -> None:
         """And then what had come of the races; the model is assembled and compared again."""
         for row in self.journal.processes(self.job.id, self.target.name):
-            if row["phase"] != Phase.COMPARE:
+            if row["phase"] not in (Phase.COMPARE, Phase.CHECK):
                 state.restore(ProcessDone(Phase(row["phase"]), row["process"]))
 
     def take(self, instruction: Instruction, answer: Any) -> Fact:

@@ -21,6 +21,7 @@ class Phase(enum.StrEnum):
     FINAL = "final"
     ASSEMBLE = "assemble"
     COMPARE = "compare"
+    CHECK = "check"
     PACKAGE = "package"
     DONE = "done"
 
@@ -68,7 +69,7 @@ class Screened:
 
 @dataclass(frozen=True)
 class ProcessDone:
-    """One fresh process of the present phase (race, place, final or compare) has reported."""
+    """One fresh process of the present phase (race, place, final, compare, check) has reported."""
 
     phase: Phase
     process: int

@@ -1,105 +1,332 @@
-"""The crew of Ray's actors: one search worker, some builders, one measure worker per unit."""
+"""The crew of Ray's actors: one search worker, builders, and a measure worker for each unit.
+
+Units and builders are on whichever machines offer them, and come and go with these. What a worker
+on another machine needs is sent along, and what it makes is kept here (`shipping`).
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
 
+from tunefarm.devices.device import Device
+from tunefarm.devices.registry import register
+from tunefarm.devices.standing import Use, standing
+from tunefarm.home import Home
 from tunefarm.measure.build import BuildOutcome, BuildRequest
-from tunefarm.measure.runner import ModelRequest, PlaceRequest, RaceRequest, ScreenRequest
-from tunefarm.scheduler import actors
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import (
+    CheckRequest,
+    ModelRequest,
+    PlaceRequest,
+    RaceRequest,
+    ScreenRequest,
+)
+from tunefarm.scheduler import actors, farm
 from tunefarm.scheduler.crew import Answered, Died, Heard, Raised
-from tunefarm.scheduler.messages import Assignment, Build, Propose, RunProcess, Screen, Step
+from tunefarm.scheduler.messages import (
+    Assignment,
+    Build,
+    Builders,
+    Joined,
+    Left,
+    Propose,
+    RunProcess,
+    Screen,
+    Step,
+)
+from tunefarm.scheduler.shipping import Depot
 
-_DEATHS = (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError)
+_DEATHS = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.ObjectLostError,
+)
 _METHODS: dict[type, str] = {
     ScreenRequest: "screen",
     RaceRequest: "race",
     PlaceRequest: "place",
     ModelRequest: "model",
+    CheckRequest: "check",
 }
 """What a measure worker is asked to do, by the request."""
+SCAN_EVERY_S = 5.0
+"""Between two looks at which machines are there."""
 
 
-class RayCrew:
-    """See `crew.Crew`. The work of a `Propose` is the arguments of `SearchWorker.propose`, of a
-    `Step` the models to assemble, of the others a request; None is answered by nothing.
+@dataclass(frozen=True)
+class Plan:
+    """Whom a target needs.
 
-    Args:
+    Attributes:
+        device: any unit is of its kind.
+        job: whose directory in `home` requests are about.
         start_search: makes a search worker that knows all; called again when one dies.
-        builders: build workers; restarted by Ray.
-        units: measure workers, by unit; restarted by Ray.
+        gauge: of the device on this machine.
+        takes: units take their devices for the job; else the driver has taken it.
+        most_builders: None for as many as are offered.
     """
 
-    def __init__(
-        self, start_search: Callable[[], Any], builders: Sequence[Any], units: Mapping[str, Any]
-    ) -> None:
-        self._start_search = start_search
-        self._builders = list(builders)
-        self._idle = list(builders)
-        self._units = dict(units)
-        self._running: dict[Any, Assignment] = {}
-        self._builder_of: dict[Any, Any] = {}
-        self._asked: dict[Any, Any] = {}
-        self.search = start_search()
+    home: Home
+    device: Device
+    job: str
+    protocol: Protocol
+    start_search: Callable[[], Any]
+    gauge: Path
+    takes: bool = False
+    most_builders: int | None = None
+
+    @property
+    def root(self) -> Path:
+        return self.home.job_dir(self.job)
+
+    def is_unit(self, device: Device) -> bool:
+        mine = (self.device.fingerprint, self.device.toolchain)
+        return (device.fingerprint, device.toolchain) == mine
+
+
+@dataclass
+class _Worker:
+    """An actor, and whether what it needs must be sent there."""
+
+    actor: Any
+    node: str
+    is_away: bool
+
+
+@dataclass
+class _Asked:
+    assignment: Assignment
+    work: Any
+    worker: _Worker | None
+
+
+@dataclass
+class RayCrew:
+    """See `crew.Crew`. The work of a `Propose` is the arguments of `SearchWorker.propose`, of a
+    `Step` the models to assemble, of the others a request; None is answered by nothing."""
+
+    plan: Plan
+    devices: farm.Devices = field(default_factory=farm.Devices)
+    _units: dict[str, _Worker] = field(default_factory=dict)
+    _coming: dict[Any, str] = field(default_factory=dict)
+    """Units that are starting, by what they will answer."""
+    _builders: list[_Worker] = field(default_factory=list)
+    _idle: list[_Worker] = field(default_factory=list)
+    _waiting: list[tuple[Assignment, Any]] = field(default_factory=list)
+    """Builds that were given out when a builder had just gone."""
+    _asked: dict[Any, _Asked] = field(default_factory=dict)
+    _scanned: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._here = farm.this_node()
+        self._depot = Depot(self.plan.root, ray.put)
+        self.search = self.plan.start_search()
+        self._news = self._scan()
+
+    # ----------------------------------------------------------------- machines
+
+    def _scan(self) -> list[Heard]:
+        """Look which machines are there: workers for those that are new, none for the others."""
+        self._scanned = time.monotonic()
+        there = {node.id: node for node in farm.nodes()}
+        heard: list[Heard] = []
+        for unit, worker in list(self._units.items()):
+            if worker.node not in there or self._standing(unit) is Use.QUARANTINED:
+                heard += self._drop(unit)
+        before = len(self._builders)
+        for worker in [one for one in self._builders if one.node not in there]:
+            self._builders.remove(worker)
+            if worker in self._idle:
+                self._idle.remove(worker)
+        for node in there.values():
+            self._take_units(node)
+            self._take_builders(node)
+        if len(self._builders) != before:
+            heard.append(Builders(len(self._builders)))
+        return heard
+
+    def _take_units(self, node: farm.Node) -> None:
+        if all(unit in self._units for unit in node.devices):
+            return
+        try:
+            offered = self.devices.of(node)
+        except ray.exceptions.RayError:
+            return  # gone since, or not ready: the next scan asks again
+        for unit, device in offered.items():
+            if unit in self._units or not self.plan.is_unit(device):
+                continue
+            register(self.plan.home, device)  # so that people see it, and may keep it out
+            if self._standing(unit) is Use.FREE:
+                away = self._away(node.id)
+                actor = actors.spawn(
+                    actors.MeasureWorker,
+                    away,
+                    device,
+                    self.plan.protocol,
+                    self.plan.gauge if away is None else None,
+                    self.plan.job if self.plan.takes else None,
+                    cpus=0,
+                    resources={f"{farm.DEVICE}{unit}": 1},
+                )
+                self._units[unit] = self._worker(actor, node.id)
+                self._coming[actor.ready.remote()] = unit
+
+    def _standing(self, unit: str) -> Use:
+        return standing(self.plan.home, unit).use
+
+    def _take_builders(self, node: farm.Node) -> None:
+        mine = sum(worker.node == node.id for worker in self._builders)
+        most = self.plan.most_builders
+        for _ in range(node.builders - mine):
+            if most is not None and len(self._builders) >= most:
+                return
+            actor = actors.spawn(
+                actors.BuildWorker,
+                self._away(node.id),
+                self.plan.protocol.compile_limit_s,
+                resources={farm.BUILDER: 1},
+                node=node.id,
+            )
+            worker = self._worker(actor, node.id)
+            self._builders.append(worker)
+            self._idle.append(worker)
+
+    def _away(self, node: str) -> actors.Away | None:
+        return None if node == self._here else actors.Away(self.plan.root)
+
+    def _worker(self, actor: Any, node: str) -> _Worker:
+        return _Worker(actor, node, node != self._here)
+
+    def _drop(self, unit: str) -> list[Heard]:
+        """A unit that is not there any more."""
+        worker = self._units.pop(unit)
+        ray.kill(worker.actor)
+        self._coming = {r: name for r, name in self._coming.items() if name != unit}
+        return [Left(unit)]
+
+    # --------------------------------------------------------------------- work
 
     def give(self, assignment: Assignment, work: Any) -> None:
+        worker = None
         match assignment.instruction:
             case Propose():
+                worker = _Worker(self.search, self._here, False)
                 reference = self.search.propose.remote(*work)
-                self._asked[reference] = self.search
             case Build():
+                if not self._idle:
+                    self._waiting.append((assignment, work))
+                    return
                 worker = self._idle.pop()
-                reference = worker.build.remote(work)
-                self._builder_of[reference] = worker
+                reference = self._ask(worker, "build", work)
             case Screen(_, _, unit) | RunProcess(_, _, unit) if work is not None:
-                reference = getattr(self._units[unit], _METHODS[type(work)]).remote(work)
+                if unit not in self._units:
+                    return  # gone, as was said: its lease is not held any more
+                worker = self._units[unit]
+                reference = self._ask(worker, _METHODS[type(work)], work)
             case Step() if work:
-                workers = itertools.cycle(self._builders)
-                made = [w.assemble.remote(r) for w, r in zip(workers, work, strict=False)]
+                workers = itertools.cycle(self._at_home() or self._builders)
+                made = [
+                    self._ask(one, "assemble", r) for one, r in zip(workers, work, strict=False)
+                ]
                 reference = actors.gather.remote(made)
             case _:
                 reference = ray.put([])
-        self._running[reference] = assignment
+        self._asked[reference] = _Asked(assignment, work, worker)
+
+    def _at_home(self) -> list[_Worker]:
+        """Builders to which a whole model need not be sent."""
+        return [worker for worker in self._builders if not worker.is_away]
+
+    def _ask(self, worker: _Worker, method: str, request: Any) -> Any:
+        parcels = self._depot.parcels(request) if worker.is_away else {}
+        return getattr(worker.actor, method).remote(request, parcels)
+
+    def _unpacked(self, instruction: Any, answer: Any) -> Any:
+        """The answer alone; files that came with it are kept."""
+        match instruction:
+            case Build() | Screen() | RunProcess() if isinstance(answer, actors.Made):
+                self._depot.receive(answer.files)
+                return answer.answer
+            case Step():
+                for one in answer:
+                    self._depot.receive(one.files)
+                return [one.answer for one in answer]
+        return answer
 
     def wait(self, limit_s: float) -> list[Heard]:
-        if not self._running:
+        heard, self._news = self._news, []
+        waiting = [*self._asked, *self._coming]
+        if waiting:
+            ray.wait(waiting, num_returns=1, timeout=0.0 if heard else limit_s)
+            ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
+            for reference in ready:
+                heard += self._heard(reference)
+        elif not heard:
             time.sleep(limit_s)
-            return []
-        ray.wait(list(self._running), num_returns=1, timeout=limit_s)
-        everything = list(self._running)
-        ready, _ = ray.wait(everything, num_returns=len(everything), timeout=0)
-        return [self._heard(reference) for reference in ready]
+        if time.monotonic() - self._scanned > SCAN_EVERY_S:
+            heard += self._scan()
+        while self._waiting and self._idle:
+            self.give(*self._waiting.pop(0))
+        return heard
 
-    def _heard(self, reference: Any) -> Heard:
-        lease = self._running.pop(reference).lease
-        builder = self._builder_of.pop(reference, None)
-        if builder is not None:
-            self._idle.append(builder)
-        asked = self._asked.pop(reference, None)
+    def _heard(self, reference: Any) -> list[Heard]:
+        if reference in self._coming:
+            return self._arrived(reference, self._coming.pop(reference))
+        if reference not in self._asked:
+            return []  # of a unit that was dropped just now
+        asked = self._asked.pop(reference)
+        instruction, lease = asked.assignment.instruction, asked.assignment.lease
+        if isinstance(instruction, Build) and asked.worker in self._builders:
+            self._idle.append(asked.worker)
         try:
-            return Answered(lease, ray.get(reference))
+            return [Answered(lease, self._unpacked(instruction, ray.get(reference)))]
         except _DEATHS as error:
-            reason = str(error).splitlines()[0]
-            if asked is None:
-                return Died(lease, reason)
-            innocent = asked is not self.search
-            if not innocent:
-                self.search = self._start_search()
-            return Died(lease, reason, innocent)
+            return self._death(asked, str(error).splitlines()[0])
         except ray.exceptions.RayTaskError as error:
-            return Raised(lease, error.cause or error)
+            return [Raised(lease, error.cause or error)]
+
+    def _arrived(self, reference: Any, unit: str) -> list[Heard]:
+        try:
+            ray.get(reference)
+            return [Joined(unit)]
+        except ray.exceptions.RayError:
+            return self._drop(unit) if unit in self._units else []
+
+    def _death(self, asked: _Asked, reason: str) -> list[Heard]:
+        lease = asked.assignment.lease
+        match asked.assignment.instruction:
+            case Propose():
+                assert asked.worker is not None
+                innocent = asked.worker.actor is not self.search
+                if not innocent:
+                    self.search = self.plan.start_search()
+                return [Died(lease, reason, innocent)]
+            case Screen(_, _, unit) | RunProcess(_, _, unit) if unit in self._units:
+                # Ray starts it again where its machine is there; else the next scan drops it.
+                self._coming[self._units[unit].actor.ready.remote()] = unit
+                return [Left(unit)]
+        return [Died(lease, reason)]
 
     def build_all(self, requests: Mapping[str, BuildRequest]) -> Iterator[tuple[str, BuildOutcome]]:
         """Build these at once, and wait for them: nothing else is in hand."""
-        pool = ray.util.ActorPool(self._builders)
-        outcomes = pool.map(lambda worker, request: worker.build.remote(request), requests.values())
-        yield from zip(requests, outcomes, strict=True)
+        workers = itertools.cycle(self._builders)
+        asked = [
+            (candidate, self._ask(worker, "build", request))
+            for worker, (candidate, request) in zip(workers, requests.items(), strict=False)
+        ]
+        for candidate, reference in asked:
+            made = ray.get(reference)
+            self._depot.receive(made.files)
+            yield candidate, made.answer
 
     def close(self) -> None:
-        for actor in (self.search, *self._builders, *self._units.values()):
+        workers = (*self._builders, *self._units.values())
+        for actor in (self.search, *(worker.actor for worker in workers)):
             ray.kill(actor)

@@ -6,7 +6,7 @@ through `restore` and goes on with `resume_work`. In the manner of dask/distribu
 worker state machine.
 
     IMPORT -> BASELINE -> TUNE -> RACE -> VARIANTS -> PLACE -> FINAL -> ASSEMBLE -> COMPARE
-    -> PACKAGE -> DONE
+    -> CHECK -> PACKAGE -> DONE
 
 A target has any number of units, devices of one kind, each of which does one thing at a time. Where
 builders share the processor with them, building and measuring take turns in small batches, so that
@@ -63,7 +63,8 @@ _AFTER_PROCESSES = {
     Phase.RACE: Phase.VARIANTS,
     Phase.PLACE: Phase.FINAL,
     Phase.FINAL: Phase.ASSEMBLE,
-    Phase.COMPARE: Phase.PACKAGE,
+    Phase.COMPARE: Phase.CHECK,
+    Phase.CHECK: Phase.PACKAGE,
 }
 """The phases of several fresh processes, and what follows them."""
 _AFTER_STEP = {
@@ -349,8 +350,8 @@ class TargetState:
 
     def _processes(self) -> int:
         """How many the present phase has."""
-        counts = dict(zip(_AFTER_PROCESSES, self.limits.processes, strict=True))
-        return counts[self.phase]
+        several = (Phase.RACE, Phase.PLACE, Phase.FINAL, Phase.COMPARE)
+        return dict(zip(several, self.limits.processes, strict=True)).get(self.phase, 1)
 
     def _lost(self, instruction: Instruction) -> None:
         match instruction:

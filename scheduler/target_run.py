@@ -18,6 +18,7 @@ from tunefarm.devices.roof import Roof
 from tunefarm.errors import Failure, JobFailed, TunefarmError, last_line
 from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.home import Home
+from tunefarm.measure.assemble import Assembled
 from tunefarm.measure.build import BuildRequest
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
@@ -25,7 +26,7 @@ from tunefarm.measure.roofline import roof_path
 from tunefarm.measure.runner import RaceRequest, ScreenRequest
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.journal import Job, JobTarget, Journal
-from tunefarm.scheduler import actors, learning
+from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
 from tunefarm.scheduler.conductor import Conductor
 from tunefarm.scheduler.crew import Heard
@@ -39,7 +40,6 @@ from tunefarm.scheduler.messages import (
     Fact,
     Imported,
     Instruction,
-    Joined,
     Phase,
     Propose,
     Proposed,
@@ -51,7 +51,7 @@ from tunefarm.scheduler.messages import (
 )
 from tunefarm.scheduler.progress import Reporter, tuning_snapshot
 from tunefarm.scheduler.races import Races
-from tunefarm.scheduler.ray_crew import RayCrew
+from tunefarm.scheduler.ray_crew import Plan, RayCrew
 from tunefarm.scheduler.state import Limits, TargetState
 from tunefarm.search.candidate import baseline
 
@@ -69,6 +69,7 @@ class TargetRun:
             follows it will take the rest; at least a quarter of the time is for tuning.
         check: called between events; raises to end the run.
         sync: asks the tracker to catch up; quiet: waits until it has.
+        on_farm: units and builders are those of a farm; else of this machine alone.
         transfer: the cost model to start from.
         roof: of the device, where it is known.
     """
@@ -86,6 +87,7 @@ class TargetRun:
     check: Callable[[], None]
     sync: Callable[[], None]
     quiet: Callable[[], None]
+    on_farm: bool = False
     transfer: Path | None = None
     roof: Roof | None = None
     spent: bool = False
@@ -124,7 +126,7 @@ class TargetRun:
             JobFailed: no valid result.
         """
         assignments = self._restore()
-        if self.state.phase in (Phase.FINAL, Phase.ASSEMBLE, Phase.COMPARE, Phase.PACKAGE):
+        if self.state.phase in (Phase.FINAL, Phase.ASSEMBLE):
             self.finals.drop_variants()  # an earlier life may have ended before it did
         self.crew = self._crew()
         conductor = Conductor(
@@ -154,19 +156,20 @@ class TargetRun:
 
     def _crew(self) -> RayCrew:
         device = self.target.device
-        builders = [
-            actors.spawn(actors.BuildWorker, self.protocol.compile_limit_s)
-            for _ in range(self.limits.builders)
-        ]
-        unit = actors.spawn(
-            actors.MeasureWorker,
-            device.cores,
+        plan = Plan(
+            self.home,
+            device,
+            self.job.id,
             self.protocol,
+            self._start_search,
             roof_path(self.home, device),
-            cpus=0,
-            device=device.id,
+            self.on_farm,
+            None if self.on_farm else self.limits.builders,
         )
-        return RayCrew(self._start_search, builders, {device.id: unit})
+        devices = farm.Devices()
+        if not self.on_farm:  # known without asking
+            devices.known[farm.this_node()] = {device.id: device}
+        return RayCrew(plan, devices)
 
     def _leave_lessons(self) -> None:
         """For later jobs; that they cannot be had is no reason to lose this one."""
@@ -181,7 +184,8 @@ class TargetRun:
 
     def _start_search(self) -> Any:
         """A new search worker, told of every candidate; with its first task, of every result."""
-        search = actors.spawn(actors.SearchWorker, self.plan, restarts=0)
+        here = farm.this_node()  # its files are
+        search = actors.spawn(actors.SearchWorker, self.plan, node=here, restarts=0)
         proposed = [c for c in self.ledger.candidates.values() if not c.untuned]
         search.recall.remote(proposed)
         self.ledger.news = self.ledger.results()
@@ -241,9 +245,9 @@ class TargetRun:
         self.ledger.retell(self.state)
         if self._had_reached(Phase.RACE):
             self.state.restore(BudgetSpent())
-        assignments = self.state.resume_work()  # of races none: there is no unit yet
+        assignments = self.state.resume_work()  # of races none: units join when they are ready
         self.ledger.retell_processes(self.state)
-        return assignments + self.state.handle(Joined(self.target.device.id))
+        return assignments
 
     def _floor_s(self, task: TuningTask) -> float:
         if self.roof is None:
@@ -296,6 +300,9 @@ class TargetRun:
             case RunProcess(Phase.COMPARE, process, _):
                 self.quiet()
                 return self.finals.model_request(process)
+            case RunProcess(Phase.CHECK, _, _):
+                self.quiet()
+                return self.finals.check_request()
             case RunProcess(Phase.PLACE, process, _):
                 self.quiet()
                 return self.finals.place_request(process)
@@ -306,7 +313,7 @@ class TargetRun:
                 return self.finals.variant_requests()
             case Step(Phase.ASSEMBLE):
                 self.races.decide_kernels()
-                return self.finals.assemble_requests()
+                return (*self.finals.assemble_requests(), self.finals.expected_request())
             case Step():
                 self.quiet()
                 self.finals.package_result(time.monotonic() - self.started)
@@ -384,10 +391,14 @@ class TargetRun:
         match instruction:
             case RunProcess(Phase.PLACE, _, _):
                 answer = self.races.placed(answer)
+            case RunProcess(Phase.CHECK, _, _):
+                self.finals.note_checked(answer)
+                answer = {}
             case Step(Phase.ASSEMBLE):
-                if left := sum(one.packing_left for one in answer):
+                made = [one for one in answer if isinstance(one, Assembled)]
+                if left := sum(one.packing_left for one in made):
                     self._say(f"{left} weights are repacked at every inference")
-                if joined := sum(one.joined for one in answer):
+                if joined := sum(one.joined for one in made):
                     self._say(f"concatenations written in place: {joined}")
             case _:
                 pass

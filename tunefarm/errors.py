@@ -12,7 +12,8 @@
     │   ├── JobFailed               no valid result
     │   ├── UnknownJob              no job of that name in this farm home
     │   ├── StoreError              the farm home or its journal cannot be used
-    │   └── Fenced                  another driver has taken the job over
+    │   ├── Fenced                  another driver has taken the job over
+    │   └── FarmUnreachable         nobody answers at a farm's address, or not to this token
     ├── ArtifactError           exit 6
     │   ├── ArtifactIncompatible    does not fit this host
     │   └── ArtifactTampered        its bytes are not the ones its manifest lists
@@ -112,6 +113,10 @@ class StoreError(JobError):
 
 
 class Fenced(JobError):
+    pass
+
+
+class FarmUnreachable(JobError):
     pass
 
 

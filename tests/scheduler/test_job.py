@@ -126,7 +126,7 @@ def test_every_phase_left_its_processes(farm: dict[str, Any]) -> None:
     journal = Journal(home)
     phases = Counter(row["phase"] for row in journal.processes(job, "llvm"))
     journal.close()
-    assert phases == {"race": 2, "place": 3, "final": 6, "compare": 6}
+    assert phases == {"race": 2, "place": 3, "final": 6, "compare": 6, "check": 1}
     assert not list((home.job_dir(job) / "llvm" / "model").glob("variant*"))
 
 

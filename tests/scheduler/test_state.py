@@ -167,7 +167,7 @@ def test_every_phase_after_tuning_is_gone_through_once() -> None:
     world.run()
     after = [e for e in world.log if isinstance(e, ProcessDone | StepDone)]
     phases = [Phase.RACE] * 2 + [Phase.VARIANTS] + [Phase.PLACE] * 3 + [Phase.FINAL] * 4
-    phases += [Phase.ASSEMBLE] + [Phase.COMPARE] * 5 + [Phase.PACKAGE]
+    phases += [Phase.ASSEMBLE] + [Phase.COMPARE] * 5 + [Phase.CHECK, Phase.PACKAGE]
     assert [e.phase for e in after] == phases
 
 
@@ -397,6 +397,7 @@ def test_finals_are_run_on_two_units_where_there_are_two() -> None:
             if isinstance(instruction, RunProcess):
                 used.setdefault(instruction.phase, set()).add(instruction.unit)
         world.answer(world.rng.randrange(len(world.given)))
+    assert len(used.pop(Phase.CHECK)) == 1
     assert all(len(units) >= 2 for units in used.values())
     assert set(used) == {Phase.RACE, Phase.PLACE, Phase.FINAL, Phase.COMPARE}
 

@@ -35,41 +35,53 @@ def write_on(home: Home, first: int, said: int) -> None:
         os.write(said, f"{number}\n".encode())
 
 
-@pytest.mark.timeout(3600)
-def test_drivers_killed_while_they_write(home: Home, device: Device, report: Report) -> None:
-    write_journal(home, device, rows=1)
-    rng = random.Random(0)
-    acknowledged = 0
-    for _ in range(KILLS):
-        heard, said = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(heard)
-            try:
-                write_on(home, acknowledged, said)
-            finally:
-                os._exit(1)
-        os.close(said)
-        with os.fdopen(heard) as lines:
-            lines.readline()  # it has begun
-            time.sleep(rng.uniform(0, 0.03))
-            os.kill(pid, signal.SIGKILL)
-            rest = lines.read()
-        os.waitpid(pid, 0)
-        journal = Journal(home)
-        stored = {m.candidate: m for m in journal.measurements(JOB, "llvm", ("screen",))}
-        rows = journal.processes(JOB, "llvm")
-        last = max((int(line) for line in rest.split()), default=acknowledged)
-        assert {r["process"] for r in rows} >= set(range(last + 1)), "acknowledged, and lost"
-        for row in rows:
-            parts = {f"c{row['process']}-{k}" for k in range(3)}
-            assert row["process"] == 0 or parts <= set(stored), "half a transaction"
-        acknowledged = max(r["process"] for r in rows) + 1
-        journal.close()
+def killed_once(home: Home, rng: random.Random, first: int) -> int:
+    """A driver writes transactions from number `first` on, and is killed; the number after the last
+    one that is there."""
+    heard, said = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(heard)
+        try:
+            write_on(home, first, said)
+        finally:
+            os._exit(1)
+    os.close(said)
+    with os.fdopen(heard) as lines:
+        told = lines.readline()  # it has begun
+        time.sleep(rng.uniform(0, 0.03))
+        os.kill(pid, signal.SIGKILL)
+        told += lines.read()
+    os.waitpid(pid, 0)
     journal = Journal(home)
-    assert journal.damage() == {}
-    report(kills=KILLS, facts=4 * acknowledged)
+    stored = {m.candidate for m in journal.measurements(JOB, "llvm", ("screen",))}
+    numbers = {row["process"] for row in journal.processes(JOB, "llvm")} - {0}
     journal.close()
+    acknowledged = [int(line) for line in told.split("\n")[:-1]]
+    assert set(acknowledged) <= numbers, "acknowledged, and lost"
+    for number in numbers:
+        parts = {f"c{number}-{k}" for k in range(3)}
+        assert parts <= stored, "half a transaction"
+    assert len(stored) == 3 * len(numbers) + 1, "more than was written"
+    return max(numbers) + 1
+
+
+@pytest.mark.timeout(3600)
+def test_drivers_killed_while_they_write(tmp_path: Path, device: Device, report: Report) -> None:
+    rng = random.Random(0)
+    facts = 0
+    for number in range(KILLS // 25):
+        home = Home(tmp_path / f"home{number}").prepare()
+        write_journal(home, device, rows=1)
+        last = 1
+        for _ in range(25):
+            last = killed_once(home, rng, last)
+        journal = Journal(home)
+        assert journal.damage() == {}
+        journal.close()
+        facts += 4 * (last - 1)
+        shutil.rmtree(home.root)
+    report(kills=KILLS, facts=facts)
 
 
 @pytest.mark.timeout(7200)

@@ -1,0 +1,77 @@
+"""What a model computes: ONNX Runtime's outputs for the parity check's inputs, made in a child.
+
+They are made where the model was compiled. Whoever checks a library against them, on its device,
+needs the runtime alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tunefarm.errors import JobFailed
+from tunefarm.frontend.program import TensorSpec
+from tunefarm.home import atomically
+from tunefarm.measure.gate import Array, make_input
+from tunefarm.measure.runner import thread_env
+from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
+
+EXPECTED_LIMIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class ExpectedRequest:
+    """`file` is where the outputs go, for the inputs of each of `seeds`."""
+
+    model: Path
+    inputs: tuple[TensorSpec, ...]
+    threads: int
+    seeds: tuple[int, int]
+    file: Path
+
+
+def make_expected(request: ExpectedRequest) -> Path:
+    """The outputs' file.
+
+    Raises:
+        JobFailed: ONNX Runtime fails on the model.
+    """
+    with Child("tunefarm.measure.expected:run_expected", env=thread_env(request.threads)) as child:
+        try:
+            child.call(request, EXPECTED_LIMIT_S)
+        except (ChildTimeout, ChildDied, ChildError) as error:
+            raise JobFailed(f"ONNX Runtime cannot tell what the model computes: {error}") from error
+    return request.file
+
+
+def run_expected(request: ExpectedRequest) -> None:
+    """In the child."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = request.threads
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(request.model), options, ["CPUExecutionProvider"])
+    arrays = {}
+    for seed in request.seeds:
+        inputs = parity_inputs(request.inputs, seed)
+        feed = {spec.name: array for spec, array in zip(request.inputs, inputs, strict=True)}
+        for number, output in enumerate(session.run(None, feed)):
+            arrays[f"{seed}/{number}"] = output
+    with atomically(request.file) as file:
+        np.savez(file, **arrays)
+
+
+def parity_inputs(inputs: tuple[TensorSpec, ...], seed: int) -> list[Array]:
+    return [
+        make_input(spec, 7919 * seed + index, positive=False) for index, spec in enumerate(inputs)
+    ]
+
+
+def expected_outputs(file: Path, seed: int) -> list[Array]:
+    """Of the inputs of `seed`, in the model's order."""
+    with np.load(file) as arrays:
+        mine = [name for name in arrays.files if name.startswith(f"{seed}/")]
+        return [arrays[f"{seed}/{number}"] for number in range(len(mine))]

@@ -1,0 +1,161 @@
+"""The machines of a Ray cluster, as a job sees them: which are there, and what each has to offer.
+
+A machine that has joined offers `device:<id>` for each of its devices, of which a job has the
+whole, and `builder` for each build that it takes at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tunefarm.devices.device import Device, device_from_dict
+from tunefarm.errors import FarmUnreachable
+from tunefarm.home import Home
+
+DEVICE, BUILDER = "device:", "builder"
+"""Names of what nodes offer."""
+PROBE_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine that is there.
+
+    Attributes:
+        id: Ray's; a machine that comes back has another.
+        devices: ids of those it offers.
+        builders: builds at a time.
+    """
+
+    id: str
+    address: str
+    devices: tuple[str, ...]
+    builders: int
+
+
+def offers(devices: Collection[str], builders: int) -> dict[str, float]:
+    """What a machine tells Ray that it has."""
+    return {**{f"{DEVICE}{name}": 1.0 for name in devices}, BUILDER: float(builders)}
+
+
+def nodes() -> list[Node]:
+    """The machines that are there now."""
+    found = []
+    for row in ray.nodes():
+        if not row["Alive"]:
+            continue
+        resources = row["Resources"]
+        devices = tuple(
+            sorted(name.removeprefix(DEVICE) for name in resources if name.startswith(DEVICE))
+        )
+        builders = int(resources.get(BUILDER, 0))
+        found.append(Node(row["NodeID"], row["NodeManagerAddress"], devices, builders))
+    return found
+
+
+def builders_beside(device: Device) -> bool:
+    """Whether builders share a machine with devices like `device`, as far as their names tell."""
+    kind = device.id.rpartition("-")[0]
+    return any(
+        node.builders and any(name.startswith(kind) for name in node.devices) for node in nodes()
+    )
+
+
+def this_node() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def on(node: str) -> Any:
+    """Run there and nowhere else."""
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+@dataclass
+class Devices:
+    """What is known of the devices of the machines that are there; each is asked once."""
+
+    known: dict[str, Mapping[str, Device]] = field(default_factory=dict)
+    """By node."""
+
+    def of(self, node: Node) -> Mapping[str, Device]:
+        """By id, those that it offers.
+
+        Raises:
+            ray.exceptions.RayError: it is gone, or does not answer.
+        """
+        if node.id not in self.known:
+            asked = _describe.options(scheduling_strategy=on(node.id)).remote()
+            rows = ray.get(asked, timeout=PROBE_LIMIT_S)
+            devices = [device_from_dict(row) for row in rows]
+            self.known[node.id] = {d.id: d for d in devices if d.id in node.devices}
+        return self.known[node.id]
+
+    def all(self) -> dict[str, Device]:
+        """Of every machine that answers."""
+        found: dict[str, Device] = {}
+        for node in nodes():
+            try:
+                found.update(self.of(node))
+            except ray.exceptions.RayError:
+                continue  # gone since
+        return found
+
+
+def _devices_here() -> list[dict[str, Any]]:
+    from tunefarm.devices.registry import local_devices
+
+    return [device.to_dict() for device in local_devices(Home.from_environment().prepare())]
+
+
+_describe: Any = ray.remote(num_cpus=0)(_devices_here)
+
+
+def start_local(cpus: int, devices: Collection[str], builders: int) -> None:
+    """A Ray of our own on this machine: `local`, for a stray cluster on it must not be joined."""
+    _quiet()
+    ray.init(
+        address="local",
+        num_cpus=cpus,
+        resources=offers(devices, builders),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=True,
+    )
+
+
+def connect(address: str, token: Path) -> None:
+    """Join the farm's Ray as a driver; after `token.authenticate`.
+
+    Raises:
+        FarmUnreachable: nobody answers there, or not to this token.
+    """
+    if ray.is_initialized():
+        return
+    _quiet()
+    try:
+        ray.init(
+            address=address,
+            namespace="tunefarm",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+        )
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        raise FarmUnreachable(
+            f"the farm at {address} cannot be reached: {str(error).splitlines()[0]}",
+            hint=f"Is it up (tunefarm up), and is {token} its token?",
+        ) from error
+
+
+def _quiet() -> None:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

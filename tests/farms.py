@@ -1,0 +1,134 @@
+"""A farm of several machines on one: real Ray nodes, with homes and host names of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from tests.command import start
+from tunefarm.home import Home
+from tunefarm.results.journal import Journal
+
+
+def can_be_several() -> bool:
+    """Whether processes may have a host name of their own: that takes root, or a user namespace."""
+    unshare = shutil.which("unshare")
+    return unshare is not None and (
+        subprocess.run([unshare, "--uts", "hostname", "x"], capture_output=True).returncode == 0
+    )
+
+
+class Machine:
+    """A process of `tunefarm up` or `tunefarm worker join`, with a home and a host name."""
+
+    def __init__(self, place: Path, name: str, *args: object) -> None:
+        self.name = name
+        self.home = Home(place / name).prepare()
+        self.log = place / f"{name}.log"
+        command = [sys.executable, "-m", "tunefarm", *map(str, args)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                ["unshare", "--uts", "sh", "-c", f'hostname {name}; exec "$@"', "sh", *command],
+                env={**os.environ, "TUNEFARM_HOME": str(self.home.root)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def await_line(self, words: str) -> None:
+        for _ in range(900):
+            if words in self.log.read_text():
+                return
+            assert self.process.poll() is None, self.log.read_text()[-2000:]
+            time.sleep(0.1)
+        raise AssertionError(f"{self.name} never said {words!r}: {self.log.read_text()[-2000:]}")
+
+    def processes(self) -> list[psutil.Process]:
+        """All that live with this machine's home in their environment."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get("TUNEFARM_HOME") == str(self.home.root):
+                    found.append(process)
+        return found
+
+    def kill(self) -> None:
+        """As if its power were cut."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.process.wait(30)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        left = self.processes()
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+class Farm:
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        self.head = Machine(place, "head", "up", "--port", port, "--no-device", "--builders", 2)
+        self.head.await_line("the farm is up")
+        self.token = self.head.home.root / "farm.token"
+        self.machines = [self.head]
+
+    def join(self, name: str) -> Machine:
+        machine = Machine(
+            self.place,
+            name,
+            *("worker", "join", self.address, "--token", self.token),
+            *("--host", "127.0.0.1", "--builders", 0),
+        )
+        self.machines.append(machine)
+        return machine
+
+    def environment(self) -> dict[str, str]:
+        return {"TUNEFARM_HOME": str(self.head.home.root)}
+
+    def submit(self, model: Path, *args: object) -> subprocess.Popen[str]:
+        return start(
+            *("submit", model, "--targets", "llvm", "--farm", self.address, "--json", *args),
+            **self.environment(),
+        )
+
+    def units(self, job: str, *stages: str) -> set[str | None]:
+        journal = Journal(self.head.home)
+        found = {m.unit for m in journal.measurements(job, "llvm", stages or None)}
+        journal.close()
+        return found
+
+
+@contextlib.contextmanager
+def farm_of(place: Path, *names: str) -> Iterator[Farm]:
+    """A head that builds, and machines of these names that measure."""
+    found = Farm(place)
+    try:
+        for name in names:  # one after another: they share Ray's session directory
+            found.join(name).await_line("joined the farm")
+        yield found
+    finally:
+        for machine in reversed(found.machines):
+            machine.close()
