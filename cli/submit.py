@@ -212,17 +212,19 @@ def _resolve(
 ) -> tuple[list[JobTarget], dict[str, str]]:
     """The targets that devices serve, and why the others do not count."""
     from tunefarm.devices.registry import device_for
-    from tunefarm.devices.standing import check_free
+    from tunefarm.devices.standing import Use, check_free, standing
     from tunefarm.devices.target import parse_targets
     from tunefarm.errors import NoDevice
     from tunefarm.results.journal import JobTarget
 
     wanted = parse_targets(text)
+    free = tuple(device for device in devices if standing(home, device.id).use is Use.FREE)
+    kinds = [device.target for device in free]
     chosen: list[JobTarget] = []
     skipped: dict[str, str] = {}
     for target in wanted:
         try:
-            device = device_for(target, devices)
+            device = device_for(target, free if any(map(target.admits, kinds)) else devices)
             check_free(home, device.id)
         except NoDevice as error:
             if not skip:
@@ -278,6 +280,7 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
     from tunefarm.cli.console import ConsoleReporter
     from tunefarm.errors import TunefarmError
     from tunefarm.results import report
+    from tunefarm.results.journal import Journal
     from tunefarm.scheduler import learning
     from tunefarm.scheduler.driver import StopFlag, drive
 
@@ -295,6 +298,8 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
         raise
     finally:
         reporter.close()
+    journal.close()  # it may have been mended meanwhile: another file is in its place
+    journal = Journal(home)
     path = report.write(journal, job, home.job_dir(job.id) / "report.html")
     found = results.document(journal, job)
     journal.close()

@@ -6,6 +6,7 @@ fact that is delivered twice is stored once. The driver of a job is the only wri
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +19,7 @@ import sqlalchemy as sa
 
 from tunefarm.devices.device import Device, device_from_dict
 from tunefarm.devices.target import Target, target_from_json
-from tunefarm.errors import Failure, StoreError, UnknownJob
+from tunefarm.errors import Failure, JobError, StoreError, UnknownJob
 from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.stats import Comparison, Verdict
@@ -101,12 +102,17 @@ class Journal:
                         put_in_place(path)
             return Store(self._url)
         except DamagedStore as error:
-            if path is None or self._mended(path) is None:
+            if path is None:
                 raise error
+            self._mended(path)
         return Store(self._url)
 
     def close(self) -> None:
         self._store.close()
+
+    @property
+    def url(self) -> str:
+        return self._url
 
     def mend(self) -> Mended | None:
         """Look at every record. Where the file or a fact in it is damaged, a journal with all that
@@ -125,18 +131,28 @@ class Journal:
         return mended
 
     def _mended(self, path: Path) -> Mended | None:
-        """None where there is nothing to be saved: it is no journal of ours."""
+        """None where there is nothing to be saved (it is no journal of ours), or nothing to be
+        mended any more."""
+        with mending(path):
+            return self._mended_alone(path)
+
+    def _mended_alone(self, path: Path) -> Mended | None:
+        with contextlib.suppress(DamagedStore):
+            store = Store(self._url)
+            whole = store.is_whole()
+            store.close()
+            if whole:
+                return None  # by whoever was first
         busy = [d.name for d in self.home.jobs.glob("*") if driver_is_elsewhere(self.home, d.name)]
         if busy:
             raise StoreError(
                 f"the journal {path} is damaged, and jobs write to it: {', '.join(busy)}",
                 hint="Stop them (they can be resumed), then: tunefarm journal check --mend",
             )
-        with mending(path):
-            try:
-                return mend(path)
-            except ValueError:
-                return None
+        try:
+            return mend(path)
+        except ValueError:
+            return None
 
     def damage(self) -> dict[str, int]:
         """See `Store.damage`."""
@@ -545,6 +561,19 @@ class Journal:
 
     def cancel_requested(self, job: str) -> bool:
         return any(e["kind"] == "cancel_requested" for e in self.events(job))
+
+
+def refuse_withdrawn(journal: Journal, job: str) -> None:
+    """A job may not go on from results that count no more.
+
+    Raises:
+        JobError: some of its own were withdrawn.
+    """
+    if journal.has_withdrawn(job):
+        raise JobError(
+            f"results that job {job} counted on were withdrawn",
+            hint="Submit its model anew: what other units measured is known.",
+        )
 
 
 def _list(jobs: list[Job]) -> str:

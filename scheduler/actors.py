@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -19,7 +20,7 @@ from tunefarm.devices import cpu
 from tunefarm.devices.device import Device
 from tunefarm.devices.lock import DeviceLock
 from tunefarm.devices.target import Target
-from tunefarm.errors import StoreError
+from tunefarm.errors import StoreError, TunefarmError
 from tunefarm.frontend.program import workload_path
 from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest, assemble
@@ -223,6 +224,11 @@ class MeasureWorker(Worker):
         self._since = protocol.canary_every
         self._last = 0.0
 
+    def _make(self, request: Any, parcels: Parcels, act: Callable[[Any], Any]) -> Made:
+        if self._job is not None:  # Ray has started it again: without its lock
+            self.ready()
+        return super()._make(request, parcels, act)
+
     def ready(self) -> None:
         """Returns once the device is this worker's."""
         while self._job is not None and not self._lock.acquire({"job": self._job}):
@@ -257,8 +263,9 @@ class MeasureWorker(Worker):
 class Tracker:
     """Writes MLflow from the journal, away from the tuning path."""
 
-    def __init__(self, home: Home, tracking_uri: str) -> None:
+    def __init__(self, home: Home, journal_url: str, tracking_uri: str) -> None:
         self._home = home
+        self._journal_url = journal_url
         self._uri = tracking_uri
 
     def sync(self, job: str) -> str:
@@ -266,13 +273,11 @@ class Tracker:
         from tunefarm.results.journal import Journal
         from tunefarm.results.tracking import sync_job
 
-        journal = Journal(self._home)
         try:
-            return sync_job(journal, job, self._uri)
-        except StoreError as error:
+            with contextlib.closing(Journal(self._home, self._journal_url)) as journal:
+                return sync_job(journal, job, self._uri)
+        except TunefarmError as error:
             return str(error)
-        finally:
-            journal.close()
 
 
 def spawn(

@@ -28,6 +28,7 @@ from tunefarm.scheduler.messages import (
     Left,
     Lost,
     Phase,
+    RunProcess,
     Screen,
 )
 from tunefarm.scheduler.plausible import Implausible
@@ -101,6 +102,8 @@ class Conductor:
 
     def _events(self, heard: Heard) -> list[Event]:
         match heard:
+            case Joined(unit) if self.flags[unit] >= FLAGS:
+                return []  # what it says was not true too often
             case Joined() | Builders():
                 return [heard]
             case Left(unit):
@@ -130,7 +133,7 @@ class Conductor:
         Raises:
             JobFailed: it was the last unit.
         """
-        assert isinstance(instruction, Screen), "of nothing else is this asked"
+        assert isinstance(instruction, Screen | RunProcess), "of nothing else is this asked"
         unit = instruction.unit
         self.flag(unit, reason)
         self.flags[unit] += 1

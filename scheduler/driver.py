@@ -36,7 +36,7 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.roofline import known_roof, measure_roof, roof_path
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.driver_lock import DriverLock
-from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.results.journal import Job, JobTarget, Journal, refuse_withdrawn
 from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.layout_trial import LayoutTrial
 from tunefarm.scheduler.progress import Reporter, Snapshot
@@ -147,11 +147,7 @@ class _Driver:
         targets = self.journal.targets(self.job.id)
         if self.farm is None:
             self._check_devices(targets)
-        if self.journal.has_withdrawn(self.job.id):
-            raise JobError(
-                f"results that job {self.job.id} counted on were withdrawn",
-                hint="Submit its model anew: what other units measured is known.",
-            )
+        refuse_withdrawn(self.journal, self.job.id)
         if self.farm is None:  # on a farm, units are taken where they are
             self._take_devices(targets)
         self.epoch = self.journal.drive(self.job.id)
@@ -178,7 +174,14 @@ class _Driver:
             program = importing.result()
         finally:
             importing.close()
-        self.tracker = actors.spawn(actors.Tracker, self.home, self.options["tracking_uri"], cpus=0)
+        self.tracker = actors.spawn(
+            actors.Tracker,
+            self.home,
+            self.journal.url,
+            self.options["tracking_uri"],
+            cpus=0,
+            node=farm.this_node(),
+        )
         self.sync()
         done: dict[str, Packaged] = {}
         packaged = {row["target"]: row for row in self.journal.artifacts(self.job.id)}

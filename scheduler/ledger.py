@@ -29,7 +29,7 @@ from tunefarm.scheduler.messages import (
     Step,
     StepDone,
 )
-from tunefarm.scheduler.plausible import check_screening
+from tunefarm.scheduler.plausible import check_samples, check_screening
 from tunefarm.scheduler.races import process_measurements
 from tunefarm.scheduler.state import TargetState
 from tunefarm.search.candidate import Candidate
@@ -84,7 +84,7 @@ class Ledger:
         return [
             Result(self.candidates[candidate], latency)
             for candidate, latency, _ in self.journal.outcomes(self.job.id, self.target.name)
-            if not self.candidates[candidate].untuned
+            if candidate in self.candidates and not self.candidates[candidate].untuned
         ] + [Result(one.candidate, one.latency_s) for one in self.known]
 
     def retell(self, state: TargetState) -> None:
@@ -93,16 +93,23 @@ class Ledger:
             self.candidates[one.id] = one
             state.restore(Proposed(one.task, (one.id,)))
         for candidate, latency, gone in self.journal.outcomes(self.job.id, self.target.name):
-            state.restore(Screened(candidate, latency))
-            self.note(candidate, latency, gone)
+            if candidate in self.candidates:  # else its own record is lost, and with it this one
+                state.restore(Screened(candidate, latency))
+                self.note(candidate, latency, gone)
         for found in self.known:
             state.restore(Screened(found.candidate.id, found.latency_s))
             self.note(found.candidate.id, found.latency_s, found.truncated)
 
     def retell_processes(self, state: TargetState) -> None:
-        """And then what had come of the races; the model is assembled and compared again."""
-        for row in self.journal.processes(self.job.id, self.target.name):
-            if row["phase"] not in (Phase.COMPARE, Phase.CHECK):
+        """And then what had come of the races; the model is assembled and compared again. A process
+        that lacks what others of its phase have (it may have been lost) is run again."""
+        job, name = self.job.id, self.target.name
+        for row in self.journal.processes(job, name):
+            if row["phase"] in (Phase.COMPARE, Phase.CHECK):
+                continue
+            made = self.journal.measurements(job, name, (row["phase"],))
+            raced = {m.candidate for m in made}
+            if raced == {m.candidate for m in made if m.process == row["process"]}:
                 state.restore(ProcessDone(Phase(row["phase"]), row["process"]))
 
     def take(self, instruction: Instruction, answer: Any) -> Fact:
@@ -171,6 +178,16 @@ class Ledger:
         )
 
     def raced(self, phase: Phase, process: int, unit: str, answer: dict[str, Any]) -> ProcessDone:
+        """Its samples, and that it is over.
+
+        Raises:
+            Implausible: they cannot be true; nothing of it is written down.
+        """
         made = process_measurements(phase, process, unit, answer)
+        for one in made:
+            of = self.candidates.get(one.candidate)  # none for a whole model
+            alone = of is not None and phase is not Phase.PLACE
+            floor_s = self.floors_s.get(of.task, 0.0) if of is not None and alone else 0.0
+            check_samples(one.samples, floor_s)
         self.journal.add_process(self.job.id, self.target.name, phase.value, process, made)
         return ProcessDone(phase, process)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tunefarm.measure.runner import ScreenOutcome
 
@@ -28,7 +29,15 @@ def check_screening(outcome: ScreenOutcome, floor_s: float) -> None:
         raise Implausible("neither a result nor a failure")
     if outcome.screening is None:
         return
-    samples = outcome.screening.samples
+    check_samples(outcome.screening.samples, floor_s)
+
+
+def check_samples(samples: Sequence[float], floor_s: float) -> None:
+    """The same of samples alone.
+
+    Raises:
+        Implausible: they cannot be true.
+    """
     if not 1 <= len(samples) <= MOST_SAMPLES:
         raise Implausible(f"{len(samples)} samples")
     for sample in samples:

@@ -109,6 +109,8 @@ class Races:
         """By candidate, by process."""
         found: dict[str, dict[int, tuple[float, ...]]] = {}
         for m in self.journal.measurements(self.job.id, self.target.name, (stage,)):
+            if stage != "model" and m.candidate not in self.candidates:
+                continue  # its record is lost
             found.setdefault(m.candidate, {})[m.process] = m.samples
         return found
 
@@ -173,7 +175,11 @@ class Races:
     def decide_kernels(self) -> None:
         """A verdict for every kernel, from the held-out run alone."""
         winners, samples = self.winners(), self.samples("final")
-        screened = self.journal.measurements(self.job.id, self.target.name, ("screen",))
+        screened = [
+            m
+            for m in self.journal.measurements(self.job.id, self.target.name, ("screen",))
+            if m.candidate in self.candidates
+        ]
         tried = {self.candidates[m.candidate].task for m in screened}
         near = {self.candidates[m.candidate].task for m in screened if not m.truncated}
         for task, base in self._baselines().items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ import ray
 from tunefarm.devices.device import Device
 from tunefarm.devices.registry import register
 from tunefarm.devices.standing import Use, standing
+from tunefarm.errors import JobFailed, last_line
 from tunefarm.home import Home
 from tunefarm.measure.build import BuildOutcome, BuildRequest
 from tunefarm.measure.protocol import Protocol
@@ -58,6 +60,8 @@ _METHODS: dict[type, str] = {
 """What a measure worker is asked to do, by the request."""
 SCAN_EVERY_S = 5.0
 """Between two looks at which machines are there."""
+STARTS = 3
+"""How often what cannot start, or kills who starts it, is tried."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class Plan:
         start_search: makes a search worker that knows all; called again when one dies.
         gauge: of the device on this machine.
         takes: units take their devices for the job; else the driver has taken it.
+        is_shared: builders and units on one machine take turns; else such builders are left alone.
+        say: tells people.
         most_builders: None for as many as are offered.
     """
 
@@ -80,6 +86,8 @@ class Plan:
     start_search: Callable[[], Any]
     gauge: Path
     takes: bool = False
+    is_shared: bool = True
+    say: Callable[[str], None] = lambda text: None
     most_builders: int | None = None
 
     @property
@@ -123,6 +131,8 @@ class RayCrew:
     """Builds that were given out when a builder had just gone."""
     _asked: dict[Any, _Asked] = field(default_factory=dict)
     _scanned: float = 0.0
+    _has_had_a_unit: bool = False
+    _failures: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._here = farm.this_node()
@@ -182,6 +192,10 @@ class RayCrew:
         return standing(self.plan.home, unit).use
 
     def _take_builders(self, node: farm.Node) -> None:
+        if self.plan.takes and not self._has_had_a_unit:
+            return  # a job that waits for its devices keeps no builder from another
+        if not self.plan.is_shared and any(unit in self._units for unit in node.devices):
+            return  # they would build while it measures
         mine = sum(worker.node == node.id for worker in self._builders)
         most = self.plan.most_builders
         for _ in range(node.builders - mine):
@@ -230,6 +244,9 @@ class RayCrew:
                     return  # gone, as was said: its lease is not held any more
                 worker = self._units[unit]
                 reference = self._ask(worker, _METHODS[type(work)], work)
+            case Step() if work and not self._builders:
+                self._waiting.append((assignment, work))
+                return
             case Step() if work:
                 workers = itertools.cycle(self._at_home() or self._builders)
                 made = [
@@ -272,8 +289,9 @@ class RayCrew:
             time.sleep(limit_s)
         if time.monotonic() - self._scanned > SCAN_EVERY_S:
             heard += self._scan()
-        while self._waiting and self._idle:
-            self.give(*self._waiting.pop(0))
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            self.give(*one)
         return heard
 
     def _heard(self, reference: Any) -> list[Heard]:
@@ -283,21 +301,44 @@ class RayCrew:
             return []  # of a unit that was dropped just now
         asked = self._asked.pop(reference)
         instruction, lease = asked.assignment.instruction, asked.assignment.lease
-        if isinstance(instruction, Build) and asked.worker in self._builders:
-            self._idle.append(asked.worker)
         try:
-            return [Answered(lease, self._unpacked(instruction, ray.get(reference)))]
+            answer = ray.get(reference)
         except _DEATHS as error:
             return self._death(asked, str(error).splitlines()[0])
         except ray.exceptions.RayTaskError as error:
+            self._is_idle(asked)
             return [Raised(lease, error.cause or error)]
+        except ray.exceptions.RayError as error:  # whatever Ray calls it: nobody has answered
+            return self._death(asked, str(error).splitlines()[0])
+        self._is_idle(asked)
+        return [Answered(lease, self._unpacked(instruction, answer))]
+
+    def _is_idle(self, asked: _Asked) -> None:
+        if isinstance(asked.assignment.instruction, Build) and asked.worker in self._builders:
+            self._idle.append(asked.worker)
 
     def _arrived(self, reference: Any, unit: str) -> list[Heard]:
         try:
             ray.get(reference)
-            return [Joined(unit)]
-        except ray.exceptions.RayError:
-            return self._drop(unit) if unit in self._units else []
+        except ray.exceptions.RayError as error:
+            return self._cannot_start(unit, error)
+        self._has_had_a_unit = True
+        return [Joined(unit)]
+
+    def _cannot_start(self, unit: str, error: ray.exceptions.RayError) -> list[Heard]:
+        """It is tried again at the next scan.
+
+        Raises:
+            JobFailed: no unit has ever started, and this one has been tried often enough.
+        """
+        reason = last_line(getattr(error, "cause", None) or error)
+        self.plan.say(f"{unit} cannot start: {reason}")
+        self._failures[unit] += 1
+        if not self._has_had_a_unit and self._failures[unit] >= STARTS:
+            raise JobFailed(
+                f"{unit} cannot start: {reason}", hint="tunefarm doctor, on its machine"
+            )
+        return self._drop(unit) if unit in self._units else []
 
     def _death(self, asked: _Asked, reason: str) -> list[Heard]:
         lease = asked.assignment.lease
@@ -312,19 +353,52 @@ class RayCrew:
                 # Ray starts it again where its machine is there; else the next scan drops it.
                 self._coming[self._units[unit].actor.ready.remote()] = unit
                 return [Left(unit)]
+            case Build() if asked.worker in self._builders:
+                # Another one at the next turn, should its machine be there: this one may be away
+                # for long, and would be asked first.
+                self._lose_builder(asked.worker)
+                return [Died(lease, reason), Builders(len(self._builders))]
         return [Died(lease, reason)]
 
-    def build_all(self, requests: Mapping[str, BuildRequest]) -> Iterator[tuple[str, BuildOutcome]]:
-        """Build these at once, and wait for them: nothing else is in hand."""
-        workers = itertools.cycle(self._builders)
-        asked = [
-            (candidate, self._ask(worker, "build", request))
-            for worker, (candidate, request) in zip(workers, requests.items(), strict=False)
-        ]
-        for candidate, reference in asked:
-            made = ray.get(reference)
-            self._depot.receive(made.files)
-            yield candidate, made.answer
+    def build_all(
+        self, requests: Mapping[str, BuildRequest], check: Callable[[], None]
+    ) -> Iterator[tuple[str, BuildOutcome]]:
+        """Build these at once, and wait for them: nothing else is in hand. What kills its builders
+        `STARTS` times is left out; `check` is called meanwhile, and raises to end it."""
+        for _ in range(STARTS):
+            while not self._builders:
+                check()
+                time.sleep(0.5)
+                self._news += self._scan()
+            workers = itertools.cycle(self._builders)
+            asked = {
+                self._ask(worker, "build", request): (candidate, worker)
+                for worker, (candidate, request) in zip(workers, requests.items(), strict=False)
+            }
+            left = list(asked)
+            while left:
+                check()
+                ready, left = ray.wait(left, num_returns=1, timeout=0.5)
+                for reference in ready:
+                    candidate, worker = asked[reference]
+                    try:
+                        made = ray.get(reference)
+                    except ray.exceptions.RayError:
+                        self._lose_builder(worker)
+                        continue
+                    self._depot.receive(made.files)
+                    requests = {c: r for c, r in requests.items() if c != candidate}
+                    yield candidate, made.answer
+            if not requests:
+                return
+
+    def _lose_builder(self, worker: _Worker) -> None:
+        if worker in self._builders:
+            self._builders.remove(worker)
+            ray.kill(worker.actor)
+        if worker in self._idle:
+            self._idle.remove(worker)
+        self._scanned = 0.0
 
     def close(self) -> None:
         workers = (*self._builders, *self._units.values())

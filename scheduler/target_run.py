@@ -25,7 +25,7 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.roofline import roof_path
 from tunefarm.measure.runner import RaceRequest, ScreenRequest
 from tunefarm.results.artifact import Packaged
-from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.results.journal import Job, JobTarget, Journal, refuse_withdrawn
 from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
 from tunefarm.scheduler.conductor import Conductor
@@ -164,6 +164,8 @@ class TargetRun:
             self._start_search,
             roof_path(self.home, device),
             self.on_farm,
+            self.limits.shared_processor,
+            self._say,
             None if self.on_farm else self.limits.builders,
         )
         devices = farm.Devices()
@@ -198,6 +200,8 @@ class TargetRun:
         name = self.target.name
         self.journal.add_event(self.job.id, "phase", target=name, phase=phase.value)
         self._say(phase.value)
+        if phase in (Phase.RACE, Phase.PACKAGE):
+            refuse_withdrawn(self.journal, self.job.id)
         if phase is Phase.RACE and self.state.stopping and not self.spent:
             self._say(
                 f"the latest third of the candidates gained less than "
@@ -425,7 +429,7 @@ class TargetRun:
             return
         assert self.crew is not None
         requests = {candidate: self._build_request(candidate) for candidate in missing}
-        for candidate, outcome in self.crew.build_all(requests):
+        for candidate, outcome in self.crew.build_all(requests, self.check):
             if outcome.library is not None:
                 self.ledger.libraries[candidate] = outcome.library
 

@@ -20,6 +20,9 @@ from tunefarm.results import schema
 from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
 from tunefarm.results.salvage import facts_in, mend
 from tunefarm.results.store import Store
+from tunefarm.scheduler.ledger import Ledger
+from tunefarm.scheduler.messages import Imported, Task
+from tunefarm.scheduler.state import Limits, TargetState
 from tunefarm.search.candidate import Candidate
 
 Facts = dict[str, list[dict[str, Any]]]
@@ -190,3 +193,23 @@ def test_an_old_journal_is_brought_up_to_date(home: Home, truth: Facts) -> None:
     store = Store(home.journal_url)
     assert store.rows(schema.meta.select())[0]["value"] == str(schema.SCHEMA_VERSION)
     store.close()
+
+
+def test_a_result_whose_candidate_is_lost_is_no_result(home: Home, truth: Facts) -> None:
+    """A resumed job does not know it, and proposes it again as it may."""
+    lost = truth["candidates"][3]["candidate"]
+    with sqlite3.connect(home.root / "journal.db") as raw:
+        raw.execute("update candidates set trace = '[]' where candidate = ?", (lost,))
+    raw.close()
+    journal = Journal(home)
+    assert journal.mend() is not None
+    (target,) = journal.targets("net-1")
+    ledger = Ledger(journal, journal.job("net-1"), target)
+    state = TargetState(Limits(trials=100))
+    tasks = [Task(f"t{n}", 1, f"base{n}") for n in range(3)]
+    state.restore(Imported(tuple(tasks)))
+    ledger.retell(state)
+    state.validate()
+    assert lost not in state.done
+    assert len(state.done) == len(truth["measurements"]) - 1
+    journal.close()

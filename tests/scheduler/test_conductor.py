@@ -168,6 +168,13 @@ def test_what_cannot_be_true_is_flagged_and_the_work_done_elsewhere() -> None:
     assert "base" in script.state.done
 
 
+def test_who_was_not_believed_is_not_asked_when_it_comes_back() -> None:
+    script = Script()
+    script.conductor.flags["unit7"] = FLAGS
+    script.turn(Joined("unit7"), Joined("unit8"))
+    assert set(script.state.units) == {"unit0", "unit8"}
+
+
 def test_when_the_last_unit_cannot_be_believed_the_job_ends() -> None:
     script = Script()
     script.conductor.flags["unit0"] = FLAGS - 1
