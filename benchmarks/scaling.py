@@ -33,7 +33,8 @@ from tunefarm.measure.build import BuildOutcome, Library
 from tunefarm.measure.facts import Screening
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import ScreenOutcome
-from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.journal import Journal
 from tunefarm.scheduler.conductor import Conductor
 from tunefarm.scheduler.crew import Answered, Heard
 from tunefarm.scheduler.ledger import Ledger
@@ -191,6 +192,14 @@ def farm(units: int, candidates: int, journal: Journal | None) -> dict[str, Any]
     }
 
 
+def look(journal: Journal) -> dict[str, Any]:
+    """What a driver does first: look at every fact on record."""
+    began = time.perf_counter()
+    assert not journal.damage()
+    seconds = time.perf_counter() - began
+    return {"facts": sum(journal.fact_counts().values()), "look_s": seconds}
+
+
 @click.command()
 @click.argument("output", type=click.Path(path_type=Path))
 @click.option("--journal-url", help="PostgreSQL instead of SQLite, for the runs with a journal.")
@@ -208,6 +217,7 @@ def main(output: Path, journal_url: str | None, most: int) -> None:
                 journal = Journal(home, journal_url) if keep else None
                 rows.append(farm(units, count, journal))
                 if journal is not None:
+                    rows[-1] |= look(journal)
                     journal.close()
             click.echo(json.dumps(rows[-1]))
     output.write_text(json.dumps({"runs": rows}, indent=1) + "\n")

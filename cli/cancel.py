@@ -16,7 +16,7 @@ def command(job: str, as_json: bool) -> None:
     """End JOB for good. What it measured stays on record."""
     from tunefarm.errors import JobError
     from tunefarm.results.driver_lock import driver_is_alive
-    from tunefarm.results.journal import TERMINAL
+    from tunefarm.results.life import TERMINAL
 
     home, journal, found = open_job(job)
     status = journal.status(found.id)

@@ -13,7 +13,8 @@ from tunefarm.errors import TunefarmError
 
 if TYPE_CHECKING:
     from tunefarm.home import Home
-    from tunefarm.results.journal import Job, Journal
+    from tunefarm.results.facts import Job
+    from tunefarm.results.journal import Journal
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print exactly one JSON document on standard output."

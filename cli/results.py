@@ -11,7 +11,8 @@ from tunefarm.cli.common import format_latency, format_seconds
 
 if TYPE_CHECKING:
     from tunefarm.home import Home
-    from tunefarm.results.journal import Job, Journal
+    from tunefarm.results.facts import Job
+    from tunefarm.results.journal import Journal
 
 
 def document(journal: Journal, job: Job) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import click
 from tunefarm.cli.common import json_option, open_job, show_json
 
 if TYPE_CHECKING:
-    from tunefarm.results.journal import Job, Journal
+    from tunefarm.results.facts import Job
+    from tunefarm.results.journal import Journal
 
 
 def describe(journal: Journal, job: Job) -> dict[str, Any]:

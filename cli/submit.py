@@ -19,7 +19,8 @@ from tunefarm.cli.common import Duration, Shape, json_option, show_json
 if TYPE_CHECKING:
     from tunefarm.devices.device import Device
     from tunefarm.home import Home
-    from tunefarm.results.journal import Job, JobTarget, Journal
+    from tunefarm.results.facts import Job, JobTarget
+    from tunefarm.results.journal import Journal
 
 DEFAULT_BUDGET_S = 600.0
 DEFAULT_ENOUGH = 0.01
@@ -112,7 +113,8 @@ def command(
     Ctrl-C interrupts the job; `tunefarm resume JOB` goes on where it stood.
     """
     from tunefarm.home import Home
-    from tunefarm.results.journal import Job, Journal
+    from tunefarm.results.facts import Job
+    from tunefarm.results.journal import Journal
 
     home = Home.from_environment().prepare()
     _check_strategy(strategy)
@@ -215,7 +217,7 @@ def _resolve(
     from tunefarm.devices.standing import Use, check_free, standing
     from tunefarm.devices.target import parse_targets
     from tunefarm.errors import NoDevice
-    from tunefarm.results.journal import JobTarget
+    from tunefarm.results.facts import JobTarget
 
     wanted = parse_targets(text)
     free = tuple(device for device in devices if standing(home, device.id).use is Use.FREE)

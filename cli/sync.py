@@ -16,7 +16,8 @@ def command(job: str | None, as_json: bool) -> None:
     """Write to MLflow what it missed: of JOB, or of every ended job, oldest first."""
     from tunefarm.errors import JobError
     from tunefarm.home import Home
-    from tunefarm.results.journal import TERMINAL, Journal
+    from tunefarm.results.journal import Journal
+    from tunefarm.results.life import TERMINAL
     from tunefarm.results.tracking import sync_job
 
     home = Home.from_environment().prepare()

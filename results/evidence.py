@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tunefarm.measure.roofline import known_roof
-from tunefarm.results.journal import JobTarget, Journal
+from tunefarm.results.facts import JobTarget
+from tunefarm.results.journal import Journal
 from tunefarm.results.known import known_before
 
 KERNEL_COLUMNS = [

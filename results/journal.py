@@ -6,75 +6,28 @@ fact that is delivered twice is stored once. The driver of a job is the only wri
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from tunefarm.devices.device import Device, device_from_dict
-from tunefarm.devices.target import Target, target_from_json
-from tunefarm.errors import Failure, JobError, StoreError, UnknownJob
+from tunefarm.devices.device import device_from_dict
+from tunefarm.devices.target import target_from_json
+from tunefarm.errors import Failure, JobError, UnknownJob
 from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.stats import Comparison, Verdict
-from tunefarm.results import schema
-from tunefarm.results.driver_lock import driver_is_alive, driver_is_elsewhere
-from tunefarm.results.salvage import (
-    Mended,
-    fact_tables,
-    is_half_mended,
-    mend,
-    mending,
-    put_in_place,
-)
-from tunefarm.results.store import DamagedStore, Store, sqlite_path
+from tunefarm.results import life, schema
+from tunefarm.results.driver_lock import driver_is_alive
+from tunefarm.results.facts import Job, JobTarget, Measurement
+from tunefarm.results.opening import mended_store, open_store
+from tunefarm.results.salvage import Mended, fact_tables
+from tunefarm.results.store import Store, sqlite_path
 from tunefarm.search.candidate import Candidate, baseline
-
-TERMINAL = ("succeeded", "failed", "cancelled")
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job as it was submitted; `status` is derived from its events and its driver's life."""
-
-    id: str
-    name: str
-    created: float
-    model_digest: str
-    model_source: str
-    options: dict[str, Any]
-    protocol: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class JobTarget:
-    """A target as the user named it, what it stands for, and the device that serves it."""
-
-    name: str
-    resolved: Target
-    device: Device
-    toolchain: str
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One process's samples (seconds per call) of one candidate at one stage; `unit` is the device
-    that it ran on, None for the job's only one."""
-
-    candidate: str
-    stage: str
-    process: int
-    samples: tuple[float, ...]
-    truncated: bool = False
-    build_s: float | None = None
-    block: int | None = None
-    unit: str | None = None
 
 
 class Journal:
@@ -91,21 +44,7 @@ class Journal:
         self.home = home
         self._clock = clock
         self._url = url or home.journal_url
-        self._store = self._opened()
-
-    def _opened(self) -> Store:
-        path = sqlite_path(self._url)
-        try:
-            if path is not None and is_half_mended(path):
-                with mending(path):
-                    if is_half_mended(path):
-                        put_in_place(path)
-            return Store(self._url)
-        except DamagedStore as error:
-            if path is None:
-                raise error
-            self._mended(path)
-        return Store(self._url)
+        self._store = open_store(self._url, home)
 
     def close(self) -> None:
         self._store.close()
@@ -122,37 +61,12 @@ class Journal:
         Raises:
             StoreError: a living driver writes to it.
         """
-        path = sqlite_path(self._url)
-        if path is None or self._store.is_whole():
+        if sqlite_path(self._url) is None or self._store.is_whole():
             return None
         self._store.close()
-        mended = self._mended(path)
+        mended = mended_store(self._url, self.home)
         self._store = Store(self._url)
         return mended
-
-    def _mended(self, path: Path) -> Mended | None:
-        """None where there is nothing to be saved (it is no journal of ours), or nothing to be
-        mended any more."""
-        with mending(path):
-            return self._mended_alone(path)
-
-    def _mended_alone(self, path: Path) -> Mended | None:
-        with contextlib.suppress(DamagedStore):
-            store = Store(self._url)
-            whole = store.is_whole()
-            store.close()
-            if whole:
-                return None  # by whoever was first
-        busy = [d.name for d in self.home.jobs.glob("*") if driver_is_elsewhere(self.home, d.name)]
-        if busy:
-            raise StoreError(
-                f"the journal {path} is damaged, and jobs write to it: {', '.join(busy)}",
-                hint="Stop them (they can be resumed), then: tunefarm journal check --mend",
-            )
-        try:
-            return mend(path)
-        except ValueError:
-            return None
 
     def damage(self) -> dict[str, int]:
         """See `Store.damage`."""
@@ -491,24 +405,9 @@ class Journal:
         return [(c, latency, gone) for _, c, latency, gone in sorted(rows, key=lambda r: r[0])]
 
     def spent_s(self, job: str) -> float:
-        """Seconds that the job's earlier lives were driven, waiting for a device not counted."""
-        total = 0.0
-        started: float | None = None
-        last = 0.0
-        for event in self.events(job):
-            moment = float(event["time"])
-            if event["kind"] == "running":
-                total += last - started if started is not None else 0.0
-                started = moment
-            elif event["kind"] in (*TERMINAL, "interrupted") and started is not None:
-                total, started = total + moment - started, None
-            last = moment
-        if started is None:
-            return total
-        # Killed without a word: the last thing it wrote is when it was last known to live.
-        begun = started
-        times = [m for t in self.targets(job) for m in self.measurement_times(job, t.name).values()]
-        return total + max([last, *(t for t in times if t > begun)]) - begun
+        """See `life.spent_s`."""
+        times = [self.measurement_times(job, target.name) for target in self.targets(job)]
+        return life.spent_s(self.events(job), (t for one in times for t in one.values()))
 
     def failures(self, job: str, target: str) -> list[dict[str, Any]]:
         return self._of(schema.failures, job, target)
@@ -549,15 +448,10 @@ class Journal:
     # ------------------------------------------------------------------- status
 
     def status(self, job: str) -> str:
-        """queued, running, succeeded, failed, cancelled or interrupted."""
-        kinds = [e["kind"] for e in self.events(job)]
-        last = next((k for k in reversed(kinds) if k in (*TERMINAL, "queued", "running")), "queued")
-        if last == "running" and not driver_is_alive(self.home, job):
-            return "interrupted"
-        driven_before = (self.home.job_dir(job) / "driver.lock").exists()
-        if last == "queued" and driven_before and not driver_is_alive(self.home, job):
-            return "interrupted"
-        return last
+        """See `life.status`."""
+        kinds = [event["kind"] for event in self.events(job)]
+        had_driver = (self.home.job_dir(job) / "driver.lock").exists()
+        return life.status(kinds, driver_is_alive(self.home, job), had_driver)
 
     def cancel_requested(self, job: str) -> bool:
         return any(e["kind"] == "cancel_requested" for e in self.events(job))

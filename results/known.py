@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.journal import Journal
 from tunefarm.search.candidate import Candidate
 
 

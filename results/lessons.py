@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from tunefarm.costmodel.lessons import VERSION, Lesson
 from tunefarm.errors import StoreError
 from tunefarm.home import Home, write_atomically
-from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.journal import Journal
 from tunefarm.search.proposer import Taught
 
 _SCHEMA = pa.schema(

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 
 from tunefarm.home import write_atomically
 from tunefarm.results import evidence, plots
-from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.journal import Journal
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#212529}

@@ -10,7 +10,7 @@ from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 
 from tunefarm.frontend.program import Program
-from tunefarm.results.journal import Job, JobTarget
+from tunefarm.results.facts import Job, JobTarget
 
 _BUILT_WITH = ("apache-tvm", "apache-tvm-ffi", "tunefarm", "onnx", "numpy")
 

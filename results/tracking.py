@@ -15,7 +15,8 @@ from typing import Any
 from tunefarm.errors import TunefarmError
 from tunefarm.home import Home
 from tunefarm.results import evidence, plots, report
-from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.journal import Journal
 
 EXPERIMENT = "tunefarm"
 _BATCH = 900  # MLflow takes 1000 metrics a call

@@ -107,13 +107,13 @@ class Conductor:
             case Joined() | Builders():
                 return [heard]
             case Left(unit):
-                held = self.state.lease_on(unit)
+                held = self.state.leases.on(unit)
                 lost = self._lost(held, innocent=False) if held is not None else []
                 return [*lost, heard]
-            case _ if not self.state.holds(heard.lease):
+            case _ if not self.state.leases.holds(heard.lease):
                 self.stale(heard)
                 return []
-        instruction = self.state.leases[heard.lease.number]
+        instruction = self.state.leases.of(heard.lease)
         match heard:
             case Answered(lease, answer):
                 try:
@@ -139,7 +139,7 @@ class Conductor:
         self.flags[unit] += 1
         if self.flags[unit] < FLAGS:
             return self._lost(lease, innocent=False)
-        if set(self.state.units) == {unit}:
+        if set(self.state.leases.units) == {unit}:
             raise JobFailed(
                 f"{unit} reports what cannot be true: {reason}",
                 hint="Probe it again (tunefarm devices probe); its roof may have been measured "
@@ -149,7 +149,7 @@ class Conductor:
 
     def _lost(self, lease: Lease, innocent: bool) -> list[Event]:
         """Its work again with another worker, a few times."""
-        instruction = self.state.leases[lease.number]
+        instruction = self.state.leases.of(lease)
         if innocent or self.losses.again(instruction):
             return [Lost(lease)]
         failure = Failure(FailureKind.INFRASTRUCTURE, f"its worker died {LOST_LIMIT} times")

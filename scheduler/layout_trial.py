@@ -21,7 +21,8 @@ from tunefarm.measure.assemble import AssembleRequest
 from tunefarm.measure.expected import ExpectedRequest
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import CheckRequest, ModelRequest
-from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.journal import Journal
 from tunefarm.scheduler import actors, farm
 
 EVENT = "layout"

@@ -9,7 +9,8 @@ from tunefarm.costmodel.transfer import Transfer, read_about, train
 from tunefarm.errors import StoreError
 from tunefarm.home import Home, write_atomically
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
-from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.journal import Journal
 from tunefarm.results.lessons import home_lessons, lessons_of, lessons_path, write_lessons
 from tunefarm.search.proposer import Taught
 

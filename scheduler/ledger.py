@@ -12,7 +12,8 @@ from tunefarm.errors import Failure
 from tunefarm.measure.build import BuildOutcome, Library
 from tunefarm.measure.facts import Screening
 from tunefarm.measure.runner import ScreenOutcome
-from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
+from tunefarm.results.facts import Job, JobTarget, Measurement
+from tunefarm.results.journal import Journal
 from tunefarm.results.known import Known, known, note_between
 from tunefarm.scheduler.messages import (
     Build,
@@ -144,6 +145,15 @@ class Ledger:
         self.journal.add_failure(self.job.id, self.target.name, candidate, failure, unit)
         self.note(candidate, None, False)
         return Screened(candidate, None)
+
+    def gave_up(self, instruction: Instruction, failure: Failure) -> Fact | None:
+        """Work that was lost too often; None where the job needs its answer."""
+        match instruction:
+            case Build(candidate) | Screen(candidate, _, _):
+                return self.failed(candidate, failure)
+            case Propose(task, _, _):
+                return Proposed(task, ())
+        return None
 
     def screened(self, candidate: str, unit: str, outcome: ScreenOutcome, block: Any) -> Screened:
         """`block` is the measuring conditions that begin with this candidate, None for no new.

@@ -11,7 +11,8 @@ from tunefarm.measure.facts import PART
 from tunefarm.measure.judge import faster_in_all, finalists, judge, race_order
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Verdict
-from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
+from tunefarm.results.facts import Job, JobTarget, Measurement
+from tunefarm.results.journal import Journal
 from tunefarm.scheduler.messages import Phase
 from tunefarm.search.candidate import Candidate
 

@@ -111,7 +111,6 @@ class _Worker:
 @dataclass
 class _Asked:
     assignment: Assignment
-    work: Any
     worker: _Worker | None
 
 
@@ -152,9 +151,7 @@ class RayCrew:
                 heard += self._drop(unit)
         before = len(self._builders)
         for worker in [one for one in self._builders if one.node not in there]:
-            self._builders.remove(worker)
-            if worker in self._idle:
-                self._idle.remove(worker)
+            self._drop_builder(worker)
         for node in there.values():
             self._take_units(node)
             self._take_builders(node)
@@ -255,7 +252,7 @@ class RayCrew:
                 reference = actors.gather.remote(made)
             case _:
                 reference = ray.put([])
-        self._asked[reference] = _Asked(assignment, work, worker)
+        self._asked[reference] = _Asked(assignment, worker)
 
     def _at_home(self) -> list[_Worker]:
         """Builders to which a whole model need not be sent."""
@@ -303,7 +300,7 @@ class RayCrew:
         instruction, lease = asked.assignment.instruction, asked.assignment.lease
         try:
             answer = ray.get(reference)
-        except _DEATHS as error:
+        except _DEATHS as error:  # a `RayTaskError` too, of what waited for one that died
             return self._death(asked, str(error).splitlines()[0])
         except ray.exceptions.RayTaskError as error:
             self._is_idle(asked)
@@ -354,9 +351,8 @@ class RayCrew:
                 self._coming[self._units[unit].actor.ready.remote()] = unit
                 return [Left(unit)]
             case Build() if asked.worker in self._builders:
-                # Another one at the next turn, should its machine be there: this one may be away
-                # for long, and would be asked first.
-                self._lose_builder(asked.worker)
+                # This one may be away for long, and would be asked first.
+                self._replace_builder(asked.worker)
                 return [Died(lease, reason), Builders(len(self._builders))]
         return [Died(lease, reason)]
 
@@ -384,7 +380,7 @@ class RayCrew:
                     try:
                         made = ray.get(reference)
                     except ray.exceptions.RayError:
-                        self._lose_builder(worker)
+                        self._replace_builder(worker)
                         continue
                     self._depot.receive(made.files)
                     requests = {c: r for c, r in requests.items() if c != candidate}
@@ -392,13 +388,17 @@ class RayCrew:
             if not requests:
                 return
 
-    def _lose_builder(self, worker: _Worker) -> None:
+    def _replace_builder(self, worker: _Worker) -> None:
+        """By another one at the next turn, should its machine be there."""
+        self._drop_builder(worker)
+        self._scanned = 0.0
+
+    def _drop_builder(self, worker: _Worker) -> None:
         if worker in self._builders:
             self._builders.remove(worker)
             ray.kill(worker.actor)
         if worker in self._idle:
             self._idle.remove(worker)
-        self._scanned = 0.0
 
     def close(self) -> None:
         workers = (*self._builders, *self._units.values())

@@ -27,6 +27,7 @@ from tunefarm.scheduler.budget import (
     levelled_off,
     plateaued,
 )
+from tunefarm.scheduler.leases import Leases, Queue
 from tunefarm.scheduler.messages import (
     Assignment,
     BudgetSpent,
@@ -38,7 +39,6 @@ from tunefarm.scheduler.messages import (
     Imported,
     Instruction,
     Joined,
-    Lease,
     Left,
     Lost,
     Phase,
@@ -111,27 +111,17 @@ class Limits:
         return max(1, min(2, self.trials // (2 * max(1, tasks))))
 
 
-Queue = OrderedDict[str, None]
-"""Names in order, any of which may be taken out."""
-
-
 @dataclass
 class TargetState:
-    """`epoch` is the driver's; leases of another one are not this state's."""
+    """What is known, what is under way and who does it."""
 
     limits: Limits
-    epoch: int = 0
+    leases: Leases = field(default_factory=Leases)
     phase: Phase = Phase.IMPORT
     turn: Turn = Turn.BUILD
     tasks: dict[str, Progress] = field(default_factory=dict)
     owner: dict[str, str] = field(default_factory=dict)
     """Every candidate's task."""
-    units: dict[str, Instruction | None] = field(default_factory=dict)
-    """What each does now."""
-    idle: Queue = field(default_factory=OrderedDict)
-    """Of the units those that do nothing, longest first."""
-    leases: dict[int, Instruction] = field(default_factory=dict)
-    given: int = 0
     builders: int = 0
     to_build: Queue = field(default_factory=OrderedDict)
     building: set[str] = field(default_factory=set)
@@ -167,29 +157,18 @@ class TargetState:
         """After `restore` of all recorded facts: what is to be done now."""
         return self._advance()
 
-    def holds(self, lease: Lease) -> bool:
-        """Whether an answer under `lease` counts."""
-        return lease.epoch == self.epoch and lease.number in self.leases
-
-    def lease_on(self, unit: str) -> Lease | None:
-        """Of what a unit does now."""
-        doing = self.units.get(unit)
-        numbers = (n for n, held in self.leases.items() if doing is not None and held is doing)
-        number = next(numbers, None)
-        return Lease(self.epoch, number) if number is not None else None
-
     # ------------------------------------------------------------------ events
 
     def restore(self, event: Event) -> None:
         """Take a recorded fact in without asking what follows from it."""
         match event:
             case Done(lease, fact):
-                if self.holds(lease):
-                    self._release(lease)
+                if self.leases.holds(lease):
+                    self.leases.release(lease)
                     self.restore(fact)
             case Lost(lease):
-                if self.holds(lease):
-                    self._lost(self._release(lease))
+                if self.leases.holds(lease):
+                    self._lost(self.leases.release(lease))
             case Imported(tasks):
                 self._imported(tasks)
             case Proposed(task, candidates):
@@ -208,31 +187,12 @@ class TargetState:
             case BudgetSpent():
                 self._stop_tuning()
             case Joined(unit):
-                if unit not in self.units:
-                    self.units[unit] = None
-                    self.idle[unit] = None
+                self.leases.join(unit)
             case Left(unit):
-                self._left(unit)
+                if (left := self.leases.leave(unit)) is not None:
+                    self._lost(left)
             case Builders(count):
                 self.builders = count
-
-    def _release(self, lease: Lease) -> Instruction:
-        """Whoever held it is free again."""
-        instruction = self.leases.pop(lease.number)
-        match instruction:
-            case Screen(_, _, unit) | RunProcess(_, _, unit) if unit in self.units:
-                self.units[unit] = None
-                self.idle[unit] = None
-            case _:
-                pass
-        return instruction
-
-    def _left(self, unit: str) -> None:
-        lease = self.lease_on(unit)
-        self.units.pop(unit, None)
-        self.idle.pop(unit, None)
-        if lease is not None:
-            self._lost(self._release(lease))
 
     def _imported(self, tasks: tuple[Task, ...]) -> None:
         if self.phase is not Phase.IMPORT:
@@ -375,18 +335,7 @@ class TargetState:
     # ------------------------------------------------------------ instructions
 
     def _advance(self) -> list[Assignment]:
-        return [self._assign(instruction) for instruction in self._instructions()]
-
-    def _assign(self, instruction: Instruction) -> Assignment:
-        self.given += 1
-        self.leases[self.given] = instruction
-        match instruction:
-            case Screen(_, _, unit) | RunProcess(_, _, unit):
-                self.units[unit] = instruction
-                del self.idle[unit]
-            case _:
-                pass
-        return Assignment(Lease(self.epoch, self.given), instruction)
+        return [self.leases.give(instruction) for instruction in self._instructions()]
 
     def _instructions(self) -> list[Instruction]:
         if self.phase in (Phase.BASELINE, Phase.TUNE):
@@ -396,17 +345,17 @@ class TargetState:
             self._enter(Phase.RACE)
         if self.phase in _AFTER_PROCESSES:
             return self._next_processes()
-        if self.phase in _AFTER_STEP and Step(self.phase) not in self.leases.values():
+        if self.phase in _AFTER_STEP and Step(self.phase) not in self.leases.held.values():
             return [Step(self.phase)]
         return []
 
     def _next_processes(self) -> list[Instruction]:
         """One for each unit that does nothing, so that where there are two, both are heard."""
-        running = {i.process for i in self.leases.values() if isinstance(i, RunProcess)}
+        running = {i.process for i in self.leases.held.values() if isinstance(i, RunProcess)}
         left = [n for n in range(self._processes()) if n not in running | self.reported]
         return [
             RunProcess(self.phase, process, unit)
-            for process, unit in zip(left, self.idle, strict=False)
+            for process, unit in zip(left, self.leases.idle, strict=False)
         ]
 
     def _tuning_is_over(self) -> bool:
@@ -434,9 +383,9 @@ class TargetState:
         """Of candidates that are built before any is measured, on a shared processor: one, then
         half, then all, so that the first result is soon there to learn from. Else of those that
         are kept ahead of the units."""
-        whole = self.limits.batch * max(1, len(self.units))
+        whole = self.limits.batch * max(1, len(self.leases.units))
         if not self.limits.shared_processor:
-            return max(whole, AHEAD * len(self.units) + self.builders)
+            return max(whole, AHEAD * len(self.leases.units) + self.builders)
         results = self.measured + self.failed
         if not results:
             return 1
@@ -496,7 +445,7 @@ class TargetState:
 
     def _screenings(self) -> list[Instruction]:
         instructions: list[Instruction] = []
-        for unit in itertools.islice(self.idle, len(self.built)):
+        for unit in itertools.islice(self.leases.idle, len(self.built)):
             candidate, _ = self.built.popitem(last=False)
             self.measuring[candidate] = unit
             incumbent_s = self.tasks[self.owner[candidate]].latency_s
@@ -525,12 +474,9 @@ class TargetState:
         self._validate_leases()
 
     def _validate_leases(self) -> None:
-        """What is held is what is going on, and no unit does two things."""
-        held = list(self.leases.values())
-        on_units = [i for i in held if isinstance(i, Screen | RunProcess)]
-        assert {i.unit: i for i in on_units} == {u: i for u, i in self.units.items() if i}
-        assert len({i.unit for i in on_units}) == len(on_units), "a unit does two things"
-        assert set(self.idle) == {u for u, doing in self.units.items() if doing is None}
+        """What is held is what is going on."""
+        self.leases.validate()
+        held = list(self.leases.held.values())
         building = [i.candidate for i in held if isinstance(i, Build)]
         assert len(building) == len(set(building)), "a candidate is built twice"
         assert self.building <= set(building), "a build that nobody has"

@@ -25,12 +25,14 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.roofline import roof_path
 from tunefarm.measure.runner import RaceRequest, ScreenRequest
 from tunefarm.results.artifact import Packaged
-from tunefarm.results.journal import Job, JobTarget, Journal, refuse_withdrawn
+from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.journal import Journal, refuse_withdrawn
 from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
 from tunefarm.scheduler.conductor import Conductor
 from tunefarm.scheduler.crew import Heard
 from tunefarm.scheduler.finals import Finals
+from tunefarm.scheduler.leases import Leases
 from tunefarm.scheduler.ledger import Ledger
 from tunefarm.scheduler.messages import (
     Assignment,
@@ -94,7 +96,7 @@ class TargetRun:
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.state = TargetState(self.limits, self.epoch)
+        self.state = TargetState(self.limits, Leases(self.epoch))
         self.ledger = Ledger(self.journal, self.job, self.target)
         self.directory = self.home.job_dir(self.job.id) / self.target.name.replace("/", "-")
         self.plan = actors.SearchPlan(
@@ -366,13 +368,9 @@ class TargetRun:
 
     def _gave_up(self, instruction: Instruction, failure: Failure) -> Fact | None:
         match instruction:
-            case Build(candidate) | Screen(candidate, _, _):
-                return self.ledger.failed(candidate, failure)
-            case Propose(task, _, _):
-                return Proposed(task, ())
             case Step(Phase.VARIANTS) | RunProcess(Phase.PLACE, _, _):
                 return self._record(instruction, [])
-        return None
+        return self.ledger.gave_up(instruction, failure)
 
     def _raised(self, instruction: Instruction, error: Exception) -> Fact:
         """A kernel whose space fails is left alone, all else ends the job."""

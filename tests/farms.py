@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,18 +14,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.command import start
 from tunefarm.home import Home
 from tunefarm.results.journal import Journal
 
 
-def can_be_several() -> bool:
-    """Whether processes may have a host name of their own: that takes root, or a user namespace."""
-    unshare = shutil.which("unshare")
-    return unshare is not None and (
-        subprocess.run([unshare, "--uts", "hostname", "x"], capture_output=True).returncode == 0
-    )
+@functools.cache
+def under_a_name() -> tuple[str, ...] | None:
+    """What gives a command a host name of its own: root may, and others in a user namespace. None
+    where the system allows neither."""
+    for command in (("unshare", "--uts"), ("unshare", "--user", "--map-root-user", "--uts")):
+        with contextlib.suppress(OSError):
+            if subprocess.run([*command, "hostname", "x"], capture_output=True).returncode == 0:
+                return command
+    return None
+
+
+on_several_machines = pytest.mark.skipif(
+    under_a_name() is None,
+    reason="no host names of one's own: neither root nor user namespaces (unshare --uts)",
+)
 
 
 class Machine:
@@ -36,9 +46,11 @@ class Machine:
         self.home = Home(place / name).prepare()
         self.log = place / f"{name}.log"
         command = [sys.executable, "-m", "tunefarm", *map(str, args)]
+        named = under_a_name()
+        assert named is not None, "see `on_several_machines`"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                ["unshare", "--uts", "sh", "-c", f'hostname {name}; exec "$@"', "sh", *command],
+                [*named, "sh", "-c", f'hostname {name}; exec "$@"', "sh", *command],
                 env={**os.environ, "TUNEFARM_HOME": str(self.home.root)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -24,10 +24,12 @@ from tunefarm.measure.facts import Screening
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import ScreenOutcome
 from tunefarm.results import schema
-from tunefarm.results.journal import Job, JobTarget, Journal
+from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.journal import Journal
 from tunefarm.results.store import Store
 from tunefarm.scheduler.conductor import Conductor
 from tunefarm.scheduler.crew import Answered, Died, Heard
+from tunefarm.scheduler.leases import Leases
 from tunefarm.scheduler.ledger import Ledger
 from tunefarm.scheduler.messages import (
     Assignment,
@@ -40,7 +42,6 @@ from tunefarm.scheduler.messages import (
     Left,
     Phase,
     Propose,
-    Proposed,
     RunProcess,
     Screen,
     Screened,
@@ -225,7 +226,7 @@ class Driver:
         self.journal = Journal(farm.home, clock=network.clock)
         self.epoch = self.journal.drive(farm.job.id)
         self.ledger = Ledger(self.journal, farm.job, farm.target)
-        self.state = TargetState(farm.limits, self.epoch)
+        self.state = TargetState(farm.limits, Leases(self.epoch))
         self.crew = SimulatedCrew(network, farm.target.resolved.text)
         self.told: list[str] = []
         untuned = [baseline(task, farm.target.resolved.text, TOOLCHAIN) for task in farm.tasks]
@@ -262,12 +263,7 @@ class Driver:
         return fact
 
     def _gave_up(self, instruction: Instruction, failure: Failure) -> Fact | None:
-        match instruction:
-            case Build(candidate) | Screen(candidate, _, _):
-                return self.ledger.failed(candidate, failure)
-            case Propose(task, _, _):
-                return Proposed(task, ())
-        return self.ledger.take(instruction, {})
+        return self.ledger.gave_up(instruction, failure) or self.ledger.take(instruction, {})
 
     def _flag(self, unit: str, reason: str) -> None:
         self.farm.flagged[unit] += 1

@@ -19,7 +19,8 @@ from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.driver_lock import DriverLock
-from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
+from tunefarm.results.facts import Job, JobTarget, Measurement
+from tunefarm.results.journal import Journal
 from tunefarm.results.known import known, known_before, note_between
 from tunefarm.search.candidate import Candidate
 
@@ -188,7 +189,8 @@ def test_nothing_acknowledged_is_lost_by_kill_nine(home: Home, journal: Journal)
     code = textwrap.dedent(
         """
         from tunefarm.home import Home
-        from tunefarm.results.journal import Journal, Measurement
+        from tunefarm.results.facts import Measurement
+        from tunefarm.results.journal import Journal
         journal = Journal(Home.from_environment())
         for index in range(100000):
             row = Measurement(f"c{index}", "screen", 0, (1.0,))

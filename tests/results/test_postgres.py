@@ -13,11 +13,8 @@ from tests.results.test_salvage import write_journal
 from tests.simulation import Faults, jobs
 from tunefarm.devices.device import Device
 from tunefarm.home import Home
-from tunefarm.results.journal import JobTarget, Journal
-
-pytestmark = pytest.mark.skipif(
-    postgres.binaries() is None, reason="no PostgreSQL server is installed"
-)
+from tunefarm.results.facts import JobTarget
+from tunefarm.results.journal import Journal
 
 
 @pytest.fixture(scope="module")

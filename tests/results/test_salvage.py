@@ -17,7 +17,8 @@ from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import schema
-from tunefarm.results.journal import Job, JobTarget, Journal, Measurement
+from tunefarm.results.facts import Job, JobTarget, Measurement
+from tunefarm.results.journal import Journal
 from tunefarm.results.salvage import facts_in, mend
 from tunefarm.results.store import Store
 from tunefarm.scheduler.ledger import Ledger

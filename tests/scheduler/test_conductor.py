@@ -16,6 +16,7 @@ from tunefarm.measure.facts import Screening
 from tunefarm.measure.runner import ScreenOutcome
 from tunefarm.scheduler.conductor import FLAGS, Conductor
 from tunefarm.scheduler.crew import Answered, Died, Heard, Raised
+from tunefarm.scheduler.leases import Leases
 from tunefarm.scheduler.losses import LOST_LIMIT
 from tunefarm.scheduler.messages import (
     Assignment,
@@ -43,7 +44,7 @@ class Script:
         self.says: list[Heard] = []
         self.log: list[str] = []
         self.implausible = False
-        self.state = TargetState(Limits(trials=4), epoch=3)
+        self.state = TargetState(Limits(trials=4), Leases(epoch=3))
         self.conductor = Conductor(
             self.state,
             self,
@@ -172,7 +173,7 @@ def test_who_was_not_believed_is_not_asked_when_it_comes_back() -> None:
     script = Script()
     script.conductor.flags["unit7"] = FLAGS
     script.turn(Joined("unit7"), Joined("unit8"))
-    assert set(script.state.units) == {"unit0", "unit8"}
+    assert set(script.state.leases.units) == {"unit0", "unit8"}
 
 
 def test_when_the_last_unit_cannot_be_believed_the_job_ends() -> None:

@@ -8,13 +8,10 @@ import pytest
 
 from tests import models
 from tests.command import finish
-from tests.farms import can_be_several, farm_of
+from tests.farms import farm_of, on_several_machines
 from tunefarm.results.bundle import open_bundle
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.skipif(not can_be_several(), reason="host names of one's own take root"),
-]
+pytestmark = [pytest.mark.ray, on_several_machines]
 
 
 def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from tunefarm.devices.device import Device
 from tunefarm.frontend.program import Program, TensorSpec, TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
-from tunefarm.results.journal import JobTarget, Journal, Measurement
+from tunefarm.results.facts import JobTarget, Measurement
+from tunefarm.results.journal import Journal
 from tunefarm.scheduler.finals import Finals
 from tunefarm.scheduler.messages import Phase
 from tunefarm.scheduler.races import Races

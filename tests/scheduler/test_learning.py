@@ -7,7 +7,7 @@ import pytest
 from tests.costmodel.test_transfer import lessons, three_networks
 from tunefarm.costmodel.transfer import load_transfer, train
 from tunefarm.home import Home
-from tunefarm.results.journal import Job
+from tunefarm.results.facts import Job
 from tunefarm.results.lessons import lessons_path, write_lessons
 from tunefarm.scheduler import learning
 

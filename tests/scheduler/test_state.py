@@ -63,7 +63,7 @@ class World:
     def event(self, event: Event) -> None:
         self.log.append(event.fact if isinstance(event, Done) else event)
         self.given += self.state.handle(event)
-        self.given = [one for one in self.given if self.state.holds(one.lease)]
+        self.given = [one for one in self.given if self.state.leases.holds(one.lease)]
         self.state.validate()
 
     def pop(self, index: int) -> Assignment:
@@ -345,7 +345,7 @@ class Orders(RuleBasedStateMachine):
 
     @rule(unit=st.integers(0, 3))
     def leave(self, unit: int) -> None:
-        lease = self.world.state.lease_on(f"unit{unit}")
+        lease = self.world.state.leases.on(f"unit{unit}")
         self.late += [one for one in self.world.given if one.lease == lease]
         self.world.event(Left(f"unit{unit}"))
 
@@ -361,7 +361,7 @@ class Orders(RuleBasedStateMachine):
     def sound(self) -> None:
         if hasattr(self, "world"):
             self.world.state.validate()
-            if self.world.state.phase is not Phase.DONE and self.world.state.units:
+            if self.world.state.phase is not Phase.DONE and self.world.state.leases.units:
                 assert self.world.open, "a job that is not done has something to do"
 
 
@@ -406,7 +406,7 @@ def test_an_answer_from_another_drivers_life_counts_for_nothing() -> None:
     world = World(Limits(trials=4, batch=4), 1, 0)
     one = world.given[0]
     world.event(Done(Lease(7, one.lease.number), Built("base0", True)))
-    assert world.state.holds(one.lease)
+    assert world.state.leases.holds(one.lease)
     assert not world.state.built
 
 

@@ -10,14 +10,11 @@ import pytest
 
 from tests import models
 from tests.command import finish, tunefarm
-from tests.farms import Farm, can_be_several, farm_of
+from tests.farms import Farm, farm_of, on_several_machines
 from tests.torture.conftest import Report
 from tunefarm.results.journal import Journal
 
-pytestmark = [
-    pytest.mark.torture,
-    pytest.mark.skipif(not can_be_several(), reason="host names of one's own take root"),
-]
+pytestmark = [pytest.mark.torture, on_several_machines]
 NODE_KILLS = 20
 
 

@@ -18,7 +18,8 @@ from tests.torture.conftest import Report
 from tunefarm.devices.device import Device
 from tunefarm.errors import StoreError
 from tunefarm.home import Home
-from tunefarm.results.journal import Journal, Measurement
+from tunefarm.results.facts import Measurement
+from tunefarm.results.journal import Journal
 
 pytestmark = pytest.mark.torture
 KILLS, DAMAGES, FULL = 1000, 10_000, 50

@@ -1,0 +1,70 @@
+"""How a journal's store is opened: a damaged one is mended first, unless somebody writes to it."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from tunefarm.errors import StoreError
+from tunefarm.home import Home
+from tunefarm.results.driver_lock import driver_is_elsewhere
+from tunefarm.results.salvage import Mended, is_half_mended, mend, mending, put_in_place
+from tunefarm.results.store import DamagedStore, Store, sqlite_path
+
+
+def open_store(url: str, home: Home) -> Store:
+    """The store at `url`, whose jobs are in `home`.
+
+    Raises:
+        StoreError: it cannot be used, or is damaged and jobs write to it.
+    """
+    path = sqlite_path(url)
+    try:
+        if path is not None and is_half_mended(path):
+            with mending(path):
+                if is_half_mended(path):
+                    put_in_place(path)
+        return Store(url)
+    except DamagedStore:
+        if path is None:
+            raise
+        mended_store(url, home)
+    return Store(url)
+
+
+def mended_store(url: str, home: Home) -> Mended | None:
+    """Put what is sound in the place of an SQLite journal. None where there is nothing to be saved
+    (it is no journal of ours), or nothing to be mended any more: somebody else was first.
+
+    Raises:
+        StoreError: a living driver writes to it.
+    """
+    path = sqlite_path(url)
+    assert path is not None
+    with mending(path):
+        if _is_whole(url):
+            return None
+        _refuse_busy(path, home)
+        try:
+            return mend(path)
+        except ValueError:
+            return None
+
+
+def _is_whole(url: str) -> bool:
+    with contextlib.suppress(DamagedStore):
+        store = Store(url)
+        try:
+            return store.is_whole()
+        finally:
+            store.close()
+    return False
+
+
+def _refuse_busy(path: Path, home: Home) -> None:
+    busy = [d.name for d in home.jobs.glob("*") if driver_is_elsewhere(home, d.name)]
+    if busy:
+        raise StoreError(
+            f"the journal {path} is damaged, and jobs write to it: {', '.join(busy)}",
+            hint="Stop them (they can be resumed), then: tunefarm journal check --mend",
+        )
