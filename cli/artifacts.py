@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from tunefarm.cli.common import format_latency, json_option, show_json
+from tunefarm.cli.desk import farm_options, open_desk
 
 
 @click.group("artifacts")
@@ -17,27 +18,11 @@ def command() -> None:
 
 
 @command.command("list")
+@farm_options
 @json_option
-def list_(as_json: bool) -> None:
+def list_(farm: str | None, token: str | None, as_json: bool) -> None:
     """Every artifact this farm has packaged, newest first."""
-    from tunefarm.home import Home
-    from tunefarm.results.journal import Journal
-
-    journal = Journal(Home.from_environment().prepare())
-    rows = [
-        {
-            "name": row["name"],
-            "target": row["target"],
-            "verdict": row["summary"]["verdict"],
-            "speedup": row["summary"]["speedup"],
-            "tuned_ms": row["summary"]["tuned_ms"],
-            "digest": row["digest"],
-            "path": row["path"],
-            "job": row["job"],
-            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row["time"])),
-        }
-        for row in journal.artifacts()
-    ]
+    rows = open_desk(farm, token).artifacts()
     if as_json:
         show_json({"artifacts": rows})
         return
@@ -60,18 +45,31 @@ def list_(as_json: bool) -> None:
     help="Directory to put it in.",
 )
 @click.option("--tracking-uri", help="MLflow registry.  [default: the farm home's own]")
+@farm_options
 @json_option
-def pull(reference: str, output: Path, tracking_uri: str | None, as_json: bool) -> None:
+def pull(
+    reference: str,
+    output: Path,
+    tracking_uri: str | None,
+    farm: str | None,
+    token: str | None,
+    as_json: bool,
+) -> None:
     """Fetch an artifact from the registry by name and alias (its target); checked on arrival."""
-    from tunefarm.errors import ArtifactError, ArtifactTampered
+    from tunefarm.errors import ArtifactError, ArtifactTampered, UsageError
     from tunefarm.home import Home
-    from tunefarm.results import tracking
     from tunefarm.results.bundle import open_bundle, verify
 
-    home = Home.from_environment().prepare()
     name, _, alias = reference.partition("@")
-    uri = tracking_uri or home.mlflow_uri
-    path, digest = tracking.pull(home, uri, name, alias or None, output)
+    if tracking_uri is None:
+        path, digest = open_desk(farm, token).fetch(name, alias or None, output)
+    elif farm is None:
+        from tunefarm.results import tracking
+
+        home = Home.from_environment().prepare()
+        path, digest = tracking.pull(home, tracking_uri, name, alias or None, output)
+    else:
+        raise UsageError("--tracking-uri and --farm are two places: name one of them")
     try:
         bundle = open_bundle(path)
         if bundle.digest != digest:

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
-from tunefarm.cli.common import json_option, open_job, show_json
+from tunefarm.cli.common import json_option, show_json
+from tunefarm.cli.desk import farm_options, open_desk
 
 
 @click.command("cancel")
 @click.argument("job")
+@farm_options
 @json_option
-def command(job: str, as_json: bool) -> None:
+def command(job: str, farm: str | None, token: str | None, as_json: bool) -> None:
     """End JOB for good. What it measured stays on record."""
-    from tunefarm.errors import JobError
-    from tunefarm.results.driver_lock import driver_is_alive
-    from tunefarm.results.life import TERMINAL
-
-    home, journal, found = open_job(job)
-    status = journal.status(found.id)
-    if status in TERMINAL:
-        raise JobError(f"job {found.id} has ended already: {status}")
-    journal.add_event(found.id, "cancel_requested")
-    deadline = time.monotonic() + 60
-    while driver_is_alive(home, found.id) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    if journal.status(found.id) not in TERMINAL and not driver_is_alive(home, found.id):
-        journal.add_event(found.id, "cancelled")  # nobody drives it who could say so
-    status = journal.status(found.id)
+    found = open_desk(farm, token).cancel(job)
     if as_json:
-        show_json({"job": found.id, "status": status})
+        show_json(found)
     else:
-        click.echo(f"job {found.id}: {status}")
+        click.echo(f"job {found['job']}: {found['status']}")

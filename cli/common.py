@@ -28,8 +28,7 @@ def fail(error: TunefarmError, as_json: bool) -> NoReturn:
     if error.hint:
         click.echo(f"  {error.hint}", err=True)
     if as_json:
-        document = {"error": error.message, "hint": error.hint, "exit_code": error.exit_code}
-        show_json({**document, "job": error.job} if error.job else document)
+        show_json(error.document())
     sys.exit(error.exit_code)
 
 

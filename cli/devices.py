@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tunefarm.cli.common import json_option, show_json
-
-if TYPE_CHECKING:
-    from tunefarm.devices.device import Device
-    from tunefarm.home import Home
+from tunefarm.cli.desk import farm_options, is_door, open_desk
 
 
 @click.group("devices")
@@ -19,15 +16,26 @@ def command() -> None:
 
 
 @command.command("list")
+@farm_options
 @json_option
-def list_(as_json: bool) -> None:
-    """The registered devices, whether they may be used, and which job is on each."""
-    from tunefarm.devices.registry import local_devices, registered
-    from tunefarm.home import Home
+def list_(farm: str | None, token: str | None, as_json: bool) -> None:
+    """The devices, whether they may be used, which job is on each, and how noisy they are.
 
+    At a farm's head, `--farm HOST:PORT` asks its machines themselves.
+    """
+    from tunefarm.home import Home
+    from tunefarm.scheduler.token import authenticate, existing_token
+
+    if farm is None or is_door(farm):
+        _show(open_desk(farm, token).devices(), as_json)
+        return
     home = Home.from_environment().prepare()
-    local_devices(home)
-    _show(home, registered(home), as_json)
+    path = existing_token(home, token)
+    authenticate(path)
+    from tunefarm.scheduler.farm import connect, devices_there  # which imports Ray
+
+    connect(farm, path)
+    _show(devices_there(home), as_json)
 
 
 @command.command("probe")
@@ -38,6 +46,7 @@ def probe(as_json: bool) -> None:
     from tunefarm.devices.registry import probe_and_register
     from tunefarm.home import Home
     from tunefarm.measure.roofline import measure_roof
+    from tunefarm.results import documents
 
     home = Home.from_environment().prepare()
     devices = probe_and_register(home)
@@ -51,7 +60,7 @@ def probe(as_json: bool) -> None:
         else:
             job = lock.holder().get("job", "?")
             click.echo(f"{device.id} is busy with {job}: what it can do is not measured", err=True)
-    _show(home, devices, as_json)
+    _show([documents.device(home, device) for device in devices], as_json)
 
 
 @command.command("drain")
@@ -88,6 +97,7 @@ def _set(wanted: str, use: str, reason: str, as_json: bool) -> None:
     from tunefarm.devices.standing import Use, set_standing
     from tunefarm.errors import NoDevice
     from tunefarm.home import Home
+    from tunefarm.results import documents
 
     home = Home.from_environment().prepare()
     known = {device.id: device for device in registered(home)}
@@ -97,11 +107,10 @@ def _set(wanted: str, use: str, reason: str, as_json: bool) -> None:
             hint=f"There are: {', '.join(known)}" if known else "Probe: tunefarm devices probe",
         )
     set_standing(home, wanted, Use(use), reason)
-    _show(home, (known[wanted],), as_json)
+    _show([documents.device(home, known[wanted])], as_json)
 
 
-def _show(home: Home, devices: tuple[Device, ...], as_json: bool) -> None:
-    rows = [_row(home, device) for device in devices]
+def _show(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         show_json({"devices": rows})
         return
@@ -109,31 +118,27 @@ def _show(home: Home, devices: tuple[Device, ...], as_json: bool) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for name in ("device", "target", "what", "memory", "at best", "now"):
+    for name in ("device", "target", "what", "memory", "at best", "noise", "load", "now"):
         table.add_column(name)
-    for row, device in zip(rows, devices, strict=True):
-        busy = f"busy: {row['busy']['job']}" if row["busy"] else "idle"
-        if row["standing"]["use"] != "free":
-            busy += f", {row['standing']['use']}"
-        memory = f"{device.memory_bytes / 2**30:.0f} GiB"
-        roof = row["roof"]
-        best = f"{roof['flops'] / 1e9:.0f} GFLOP/s" if roof else "-"
-        table.add_row(device.id, device.target.text, device.sku, memory, best, busy)
+    for row in rows:
+        table.add_row(*_cells(row))
     Console(highlight=False).print(table)
 
 
-def _row(home: Home, device: Device) -> dict[str, Any]:
-    from tunefarm.devices.lock import DeviceLock
-    from tunefarm.devices.standing import standing
-    from tunefarm.measure.roofline import known_roof
+def _cells(row: dict[str, Any]) -> list[str]:
+    from tunefarm.devices.device import device_from_dict
 
-    roof = known_roof(home, device)
-    lock = DeviceLock(device)
-    holder: dict[str, Any] | None = None
-    if lock.acquire({"job": "devices list"}):
-        lock.release()
-    else:
-        holder = lock.holder()
-    known = roof.to_dict() if roof is not None else None
-    stands = standing(home, device.id).to_dict()
-    return {**device.to_dict(), "roof": known, "busy": holder, "standing": stands}
+    device = device_from_dict(row)
+    busy = f"busy: {row['busy']['job']}" if row["busy"] else "idle"
+    if row["standing"]["use"] != "free":
+        busy += f", {row['standing']['use']}"
+    return [
+        device.id,
+        device.target.text,
+        device.sku,
+        f"{device.memory_bytes / 2**30:.0f} GiB",
+        f"{row['roof']['flops'] / 1e9:.0f} GFLOP/s" if row["roof"] else "-",
+        f"{row['noise']:.1%}" if row.get("noise") is not None else "-",
+        f"{row['load_1m']:.1f}",
+        busy,
+    ]

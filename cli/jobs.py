@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import click
 
 from tunefarm.cli.common import json_option, show_json
+from tunefarm.cli.desk import farm_options, open_desk
 
 
 @click.command("jobs")
+@farm_options
 @json_option
-def command(as_json: bool) -> None:
+def command(farm: str | None, token: str | None, as_json: bool) -> None:
     """List the jobs of this farm, newest first."""
-    from tunefarm.home import Home
-    from tunefarm.results.journal import Journal
-
-    journal = Journal(Home.from_environment().prepare())
-    rows: list[dict[str, Any]] = [
-        {
-            "job": job.id,
-            "name": job.name,
-            "status": journal.status(job.id),
-            "targets": [t.name for t in journal.targets(job.id)],
-            "candidates": journal.counts(job.id)["measured"],
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(job.created)),
-        }
-        for job in journal.jobs()
-    ]
+    rows = open_desk(farm, token).jobs()
     if as_json:
         show_json({"jobs": rows})
         return

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import click
 
-from tunefarm.cli.common import json_option, open_job, show_json
+from tunefarm.cli.common import json_option, show_json
+from tunefarm.cli.desk import farm_options, open_desk
 
 
 @click.command("logs")
 @click.argument("job")
+@farm_options
 @json_option
-def command(job: str, as_json: bool) -> None:
+def command(job: str, farm: str | None, token: str | None, as_json: bool) -> None:
     """Print JOB's log: phases, progress, failures of candidates."""
-
-    home, journal, found = open_job(job)
-    path = home.job_dir(found.id) / "job.log"
-    lines = path.read_text().splitlines() if path.exists() else []
-    failures = [
-        f"{target.name}: candidate {row['candidate']}: {row['kind']}: {row['message']}"
-        for target in journal.targets(found.id)
-        for row in journal.failures(found.id, target.name)
-    ]
+    found = open_desk(farm, token).log(job)
     if as_json:
-        show_json({"job": found.id, "lines": lines, "failures": failures})
+        show_json(found)
     else:
-        click.echo("\n".join([*lines, *failures]))
+        click.echo("\n".join([*found["lines"], *found["failures"]]))

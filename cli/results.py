@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tunefarm.cli.common import format_latency, format_seconds
-
-if TYPE_CHECKING:
-    from tunefarm.home import Home
-    from tunefarm.results.facts import Job
-    from tunefarm.results.journal import Journal
-
-
-def document(journal: Journal, job: Job) -> dict[str, Any]:
-    """What `submit --json` prints."""
-    from tunefarm.results.tracking_record import run_ids
-
-    uri = job.options["tracking_uri"]
-    targets = {row["target"]: row["summary"] for row in journal.artifacts(job.id)}
-    skipped = {name: {"skipped": reason} for name, reason in job.options["skipped"].items()}
-    return {
-        "job": job.id,
-        "status": journal.status(job.id),
-        "name": job.name,
-        "targets": {**targets, **skipped},
-        "mlflow": {"tracking_uri": uri, "run_id": run_ids(journal, job.id, uri).get("run")},
-    }
 
 
 def _notes(target: str, row: dict[str, Any]) -> list[str]:
@@ -44,8 +23,9 @@ def _notes(target: str, row: dict[str, Any]) -> list[str]:
     ]
 
 
-def show(home: Home, found: dict[str, Any], report: Path, tracking_problem: str = "") -> None:
-    """The closing table, on standard output."""
+def show(found: dict[str, Any], farm: str | None = None, tracking_problem: str = "") -> None:
+    """The closing table, on standard output; of a job at the farm whose door is at `farm`, where
+    that is named."""
     from rich.console import Console
     from rich.table import Table
 
@@ -73,7 +53,10 @@ def show(home: Home, found: dict[str, Any], report: Path, tracking_problem: str 
     console.print(table)
     for note in notes:
         click.echo(note)
-    click.echo(f"report: {report}")
+    if farm is not None:
+        click.echo(f"fetch it: tunefarm artifacts pull {found['name']} --farm {farm}")
+        return
+    click.echo(f"report: {found['report']}")
     if tracking_problem:
         click.echo(f"MLflow lags behind ({tracking_problem}); later: tunefarm sync")
-    click.echo(f"MLflow UI: TUNEFARM_HOME={home.root} tunefarm ui")
+    click.echo(f"MLflow UI: TUNEFARM_HOME={Path(found['report']).parents[2]} tunefarm ui")

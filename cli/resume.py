@@ -5,18 +5,25 @@ from __future__ import annotations
 import click
 
 from tunefarm.cli.common import json_option, open_job
+from tunefarm.cli.desk import farm_options, open_door
 
 
 @click.command("resume")
 @click.argument("job")
+@farm_options
 @json_option
-def command(job: str, as_json: bool) -> None:
-    """Go on with an interrupted JOB: nothing that was measured is measured again."""
-    from tunefarm.cli.submit import run
-    from tunefarm.errors import JobError
+def command(job: str, farm: str | None, token: str | None, as_json: bool) -> None:
+    """Go on with an interrupted JOB: nothing that was measured is measured again.
 
+    A farm's goes on at its head, and may be watched.
+    """
+    from tunefarm.cli.sending import say_queued
+    from tunefarm.cli.submit import run
+    from tunefarm.scheduler.desk import check_resumable
+
+    if farm is not None:
+        say_queued(open_door(farm, token).resume(job), farm, as_json)
+        return
     home, journal, found = open_job(job)
-    status = journal.status(found.id)
-    if status in ("succeeded", "cancelled"):
-        raise JobError(f"job {found.id} has {status}; there is nothing to resume")
+    check_resumable(found.id, journal.status(found.id))
     run(home, journal, found, as_json)

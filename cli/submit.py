@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import re
 import secrets
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tunefarm.cli.common import Duration, Shape, json_option, show_json
+from tunefarm.cli.desk import is_door
+from tunefarm.cli.sending import say_queued, send
 
 if TYPE_CHECKING:
     from tunefarm.devices.device import Device
@@ -78,14 +79,17 @@ DEFAULT_ENOUGH = 0.01
 @click.option("--tracking-uri", help="Any MLflow tracking URI.  [default: the farm home's own]")
 @click.option(
     "--farm",
+    envvar="TUNEFARM_FARM",
     metavar="ADDRESS",
-    help="Measure and build on the machines of the farm whose head is there (HOST:PORT). From a "
-    "machine of the farm, whose home then has the job.",
+    help="Submit to the farm whose door is there (http://HOST:PORT), from any machine. With "
+    "HOST:PORT of its head, from one of its machines, which then drives the job.",
 )
 @click.option(
     "--token",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The farm's token.  [default: farm.token in this farm's home]",
+    envvar="TUNEFARM_FARM_TOKEN",
+    metavar="FILE",
+    help="The door's token, or the farm's.  [default: door.token, or farm.token, in this farm's "
+    "home]",
 )
 @click.option("--detach", is_flag=True, help="Return at once; the job runs in the background.")
 @json_option
@@ -104,21 +108,41 @@ def command(
     no_device: str,
     tracking_uri: str | None,
     farm: str | None,
-    token: Path | None,
+    token: str | None,
     detach: bool,
     as_json: bool,
 ) -> None:
     """Tune MODEL (an ONNX file) and package one artifact per target.
 
-    Ctrl-C interrupts the job; `tunefarm resume JOB` goes on where it stood.
+    Ctrl-C interrupts the job; `tunefarm resume JOB` goes on where it stood. A job that was sent to
+    a farm's door goes on there.
     """
     from tunefarm.home import Home
     from tunefarm.results.facts import Job
     from tunefarm.results.journal import Journal
+    from tunefarm.scheduler.desk import start_driver
 
+    digest = _digest(model)
+    if farm is not None and is_door(farm):
+        if tracking_uri:
+            raise click.UsageError("--tracking-uri: a farm keeps its own records")
+        options = {
+            "targets": targets,
+            "trials": trials,
+            "budget_s": budget,
+            "name": name or model.stem,
+            "shapes": [[key, list(dims)] for key, dims in shapes],
+            "layout": layout,
+            "strategy": strategy,
+            "retune": retune,
+            "transfer": not no_transfer,
+            "seed": seed,
+            "no_device": no_device,
+        }
+        send(farm, token, model, digest, options, detach, as_json)
+        return
     home = Home.from_environment().prepare()
     _check_strategy(strategy)
-    digest = _digest(model)
     joined = _farm(home, farm, token)
     devices = _devices(home, joined)
     chosen, skipped = _resolve(home, devices, targets, skip=no_device == "skip")
@@ -152,7 +176,8 @@ def command(
     journal = Journal(home)
     journal.add_job(job, chosen)
     if detach:
-        _detach(home, job, as_json)
+        start_driver(home, job.id)
+        say_queued({"job": job.id, "status": "queued", "name": job.name}, None, as_json)
         return
     run(home, journal, job, as_json)
 
@@ -181,17 +206,13 @@ def _digest(model: Path) -> str:
         raise InvalidModel(f"{model} cannot be read: {error.strerror}") from None
 
 
-def _farm(home: Home, address: str | None, token: Path | None) -> dict[str, str] | None:
+def _farm(home: Home, address: str | None, token: str | None) -> dict[str, str] | None:
     """Where a job's machines are; None for this one alone."""
-    from tunefarm.errors import UsageError
-    from tunefarm.scheduler.token import token_path
+    from tunefarm.scheduler.token import existing_token
 
     if address is None:
         return None
-    token = token or token_path(home)
-    if not token.exists():
-        raise UsageError(f"there is no {token}", hint="Copy the head's, and name it: --token FILE")
-    return {"address": address, "token": str(token.absolute())}
+    return {"address": address, "token": str(existing_token(home, token))}
 
 
 def _devices(home: Home, joined: dict[str, str] | None) -> tuple[Device, ...]:
@@ -255,23 +276,6 @@ def _protocol(seed: int) -> dict[str, Any]:
     return Protocol(seed=seed).to_dict()
 
 
-def _detach(home: Home, job: Job, as_json: bool) -> None:
-    log = home.job_dir(job.id) / "detached.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
-        subprocess.Popen(
-            [sys.executable, "-m", "tunefarm", "resume", job.id],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    if as_json:
-        show_json({"job": job.id, "status": "queued", "name": job.name})
-    else:
-        click.echo(f"job {job.id} runs in the background; tunefarm watch {job.id}")
-
-
 def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
     """Drive a job in this process, show its progress, and print its outcome."""
     if joined := job.options.get("farm"):
@@ -281,7 +285,7 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
     from tunefarm.cli import results
     from tunefarm.cli.console import ConsoleReporter
     from tunefarm.errors import TunefarmError
-    from tunefarm.results import report
+    from tunefarm.results import documents, report
     from tunefarm.results.journal import Journal
     from tunefarm.scheduler import learning
     from tunefarm.scheduler.driver import StopFlag, drive
@@ -302,12 +306,12 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
         reporter.close()
     journal.close()  # it may have been mended meanwhile: another file is in its place
     journal = Journal(home)
-    path = report.write(journal, job, home.job_dir(job.id) / "report.html")
-    found = results.document(journal, job)
+    report.write(journal, job, home.job_dir(job.id) / "report.html")
+    found = documents.status(journal, job)
     journal.close()
     if as_json:
         show_json(found)
     else:
-        results.show(home, found, path, outcome.tracking)
+        results.show(found, tracking_problem=outcome.tracking)
     if note := learning.learn(home):  # whoever has had enough may leave: the job is done
         click.echo(note, err=True)

@@ -2,37 +2,82 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from tunefarm.home import Home
+    from tunefarm.scheduler.door.server import Door, Frame
 
 
 @click.command("up")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to be reached at.")
-@click.option("--port", type=int, default=6379, show_default=True)
+@click.option("--port", type=int, default=6379, show_default=True, help="For its machines.")
+@click.option("--door", type=int, default=8470, show_default=True, help="Port for its users.")
+@click.option(
+    "--certificate",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Of the door (PEM, with the chain): it speaks TLS.",
+)
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Of the certificate (PEM).",
+)
 @click.option("--no-device", is_flag=True, help="Nothing is measured on this machine.")
 @click.option("--builders", type=click.IntRange(min=0), help="Builds at a time.  [default: cores]")
-def command(host: str, port: int, no_device: bool, builders: int | None) -> None:
+def command(
+    host: str,
+    port: int,
+    door: int,
+    certificate: Path | None,
+    key: Path | None,
+    no_device: bool,
+    builders: int | None,
+) -> None:
     """Make this machine the head of a farm, until Ctrl-C.
 
-    Other machines join with `tunefarm worker join`, jobs come with `tunefarm submit --farm`. Nobody
-    gets in without the token that is made in this farm's home.
+    Other machines join with `tunefarm worker join`. Jobs come through its door, from any machine:
+    `tunefarm submit --farm`. Nobody gets in without a token: one for machines, one for users, both
+    made in this farm's home.
     """
     from tunefarm.cli.worker import bring, stay
+    from tunefarm.errors import UsageError
     from tunefarm.home import Home
-    from tunefarm.scheduler.token import make_token
+    from tunefarm.scheduler.door.server import Frame
+    from tunefarm.scheduler.token import door_token_path, make_token, token_path
 
+    if (certificate is None) != (key is None):
+        raise UsageError("--certificate and --key belong together")
     home = Home.from_environment().prepare()
-    token = make_token(home)
+    token, users = make_token(token_path(home)), make_token(door_token_path(home))
+    frame = Frame(host, door, certificate, key)
     joining = bring(home, token, host, port, None, no_device, builders)
-    listens = f"{host}:{port} (its control store); its other ports are Ray's choice"
+    address = f"{host}:{port}"
+    plain = "" if certificate or host == "127.0.0.1" else ": not encrypted, see --certificate"
     stay(
         joining,
         [
-            f"the farm is up at {host}:{port}",
+            f"the farm is up at {address}",
             f"devices here: {', '.join(joining.devices) or 'none'}; builds at a time: "
             f"{joining.builders}",
-            f"token: {token} (mode 0600): who has it may run anything on the farm",
-            f"listening: {listens}, on every interface of this machine, and with the token alone",
-            f"join: tunefarm worker join {host}:{port} --token FILE",
-            f"submit: tunefarm submit MODEL --farm {host}:{port}",
+            f"listening for machines: {address} (its control store); Ray's other ports are Ray's "
+            "choice; on every interface of this machine",
+            f"  token: {token} (mode 0600): who has it may run anything on the farm",
+            f"  join: tunefarm worker join {address} --token FILE",
+            f"listening for users: {frame.url} (the door{plain})",
+            f"  token: {users} (mode 0600): who has it may submit jobs and fetch results",
+            f"  submit: tunefarm submit MODEL --farm {frame.url} --token FILE",
         ],
+        lambda: _door(home, address, token, users, frame),
     )
+
+
+def _door(home: Home, address: str, token: Path, users: Path, frame: Frame) -> Door:
+    from tunefarm.scheduler.desk import HomeDesk
+    from tunefarm.scheduler.door.server import Door, make_app
+
+    desk = HomeDesk(home, {"address": address, "token": str(token)})
+    return Door(make_app(desk, users.read_text().strip()), frame)

@@ -4,39 +4,30 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import click
 
-from tunefarm.cli.common import json_option, open_job, show_json
-
-_EXIT = {"succeeded": 0, "interrupted": 130}
+from tunefarm.cli.common import json_option, show_json
+from tunefarm.cli.desk import farm_options, open_desk
 
 
 @click.command("watch")
 @click.argument("job")
 @click.option("--every", default=1.0, show_default=True, help="Seconds between two looks.")
+@farm_options
 @json_option
-def command(job: str, every: float, as_json: bool) -> None:
+def command(job: str, every: float, farm: str | None, token: str | None, as_json: bool) -> None:
     """Follow JOB until it ends; the exit code is the job's."""
-    from tunefarm.cli.status import describe
+    from tunefarm.scheduler.desk import follow
 
-    _, journal, found = open_job(job)
-    last = ""
-    while True:
-        data = describe(journal, found)
-        counts = data["counts"]
-        text = (
-            f"{data['status']}: {data['phase']}, {counts['measured']} measured, "
-            f"{counts['failed']} failed"
-        )
-        if text != last:
-            click.echo(f"{time.strftime('%H:%M:%S')} {text}", err=True)
-            last = text
-        if data["status"] not in ("queued", "running"):
-            break
-        time.sleep(every)
+    data = follow(open_desk(farm, token), job, every, say)
     if as_json:
         show_json(data)
-    failures = [e["detail"] for e in journal.events(found.id) if e["kind"] == "failed"]
-    failed = failures[-1]["exit_code"] if failures else 5
-    sys.exit(_EXIT.get(data["status"], failed))
+    sys.exit(data["exit_code"])
+
+
+def say(data: dict[str, Any]) -> None:
+    counts = data["counts"]
+    text = f"{data['phase']}, {counts['measured']} measured, {counts['failed']} failed"
+    click.echo(f"{time.strftime('%H:%M:%S')} {data['status']}: {text}", err=True)

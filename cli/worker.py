@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
@@ -21,7 +22,7 @@ def command() -> None:
 @click.argument("address")
 @click.option(
     "--token",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
     help="The farm's token.  [default: farm.token in this farm's home]",
 )
 @click.option("--host", help="Address of this machine.  [default: the one that reaches the head]")
@@ -30,22 +31,26 @@ def command() -> None:
     "--builders", type=click.IntRange(min=0), help="Builds at a time; 0 for none.  [default: cores]"
 )
 def join(
-    address: str, token: Path | None, host: str | None, no_device: bool, builders: int | None
+    address: str, token: str | None, host: str | None, no_device: bool, builders: int | None
 ) -> None:
     """Offer this machine's devices and builders to the farm at ADDRESS (HOST:PORT), until Ctrl-C.
 
     It must have the same tunefarm, Python and TVM. Where builders and a device share a machine they
     take turns; with `--builders 0` this one only measures.
     """
-    from tunefarm.errors import UsageError
     from tunefarm.home import Home
-    from tunefarm.scheduler.token import token_path
+    from tunefarm.scheduler.token import existing_token
 
     home = Home.from_environment().prepare()
-    token = token or token_path(home)
-    if not token.exists():
-        raise UsageError(f"there is no {token}", hint="Copy the head's, and name it: --token FILE")
-    joining = bring(home, token, host or _own_address(address), 0, address, no_device, builders)
+    joining = bring(
+        home,
+        existing_token(home, token),
+        host or _own_address(address),
+        0,
+        address,
+        no_device,
+        builders,
+    )
     stay(
         joining,
         [
@@ -76,8 +81,13 @@ def bring(
     return Joining(home, token.absolute(), devices, count, cores, host, port, head)
 
 
-def stay(joining: Joining, lines: list[str]) -> None:
-    """Run Ray here until Ctrl-C, or until the head is gone."""
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+def stay(joining: Joining, lines: list[str], beside: Callable[[], Closable] | None = None) -> None:
+    """Run Ray here until Ctrl-C, or until the head is gone; and, once it runs, what `beside` makes.
+    Then say `lines`."""
     import signal
 
     from tunefarm.errors import FarmUnreachable
@@ -88,8 +98,11 @@ def stay(joining: Joining, lines: list[str]) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     node = RayNode(joining)
+    besides = []
     try:
         node.await_start()
+        if beside is not None:
+            besides.append(beside())
         for line in lines:
             click.echo(line)
         while not node.wait(1.0):
@@ -98,6 +111,8 @@ def stay(joining: Joining, lines: list[str]) -> None:
     except KeyboardInterrupt:
         click.echo("left the farm" if joining.head else "the farm is down", err=True)
     finally:
+        for one in besides:
+            one.close()
         node.close()
 
 

@@ -415,6 +415,12 @@ class Journal:
     def blocks(self, job: str, target: str) -> list[dict[str, Any]]:
         return self._of(schema.blocks, job, target)
 
+    def canaries(self, unit: str, latest: int = 32) -> list[float]:
+        """Seconds of the canary in the unit's latest measuring blocks, of whatever job."""
+        table = schema.blocks
+        rows = self._store.facts(table, table.c.unit == unit, table.c.time)
+        return [row["canary_s"] for row in rows[-latest:]]
+
     def processes(self, job: str, target: str) -> list[dict[str, Any]]:
         return self._of(schema.processes, job, target)
 

@@ -6,6 +6,7 @@ whole, and `builder` for each build that it takes at a time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Collection, Mapping
@@ -17,6 +18,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunefarm.devices.device import Device, device_from_dict
+from tunefarm.devices.standing import standing
 from tunefarm.errors import FarmUnreachable
 from tunefarm.home import Home
 
@@ -111,11 +113,28 @@ class Devices:
 
 def _devices_here() -> list[dict[str, Any]]:
     from tunefarm.devices.registry import local_devices
+    from tunefarm.results import documents
 
-    return [device.to_dict() for device in local_devices(Home.from_environment().prepare())]
+    home = Home.from_environment().prepare()
+    return [documents.device(home, device) for device in local_devices(home)]
 
 
 _describe: Any = ray.remote(num_cpus=0)(_devices_here)
+
+
+def devices_there(home: Home) -> list[dict[str, Any]]:
+    """What the farm's machines say of their devices now (`documents.device`), and what the farm's
+    home says of whether they may be used."""
+    asked = [
+        (node, _describe.options(scheduling_strategy=on(node.id)).remote()) for node in nodes()
+    ]
+    found: dict[str, dict[str, Any]] = {}
+    for node, reference in asked:
+        with contextlib.suppress(ray.exceptions.RayError):  # gone since
+            for row in ray.get(reference, timeout=PROBE_LIMIT_S):
+                if row["id"] in node.devices:
+                    found[row["id"]] = {**row, "standing": standing(home, row["id"]).to_dict()}
+    return list(found.values())
 
 
 def start_local(cpus: int, devices: Collection[str], builders: int) -> None:

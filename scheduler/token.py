@@ -1,4 +1,6 @@
-"""The farm's token, which lets in. Nothing here imports Ray: that reads its settings when it is."""
+"""The farm's tokens, which let in: its machines' (who has it may run anything on them), and its
+door's (who has it may submit jobs and fetch results). Nothing here imports Ray: that reads its
+settings when it is."""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import secrets
 import sys
 from pathlib import Path
 
+from tunefarm.errors import UsageError
 from tunefarm.home import Home
 
 
@@ -15,16 +18,30 @@ def token_path(home: Home) -> Path:
     return home.root / "farm.token"
 
 
-def make_token(home: Home) -> Path:
-    """The token of the farm whose head has this home, made if there is none: for its owner's eyes
-    alone."""
-    path = token_path(home)
+def door_token_path(home: Home) -> Path:
+    return home.root / "door.token"
+
+
+def make_token(path: Path) -> Path:
+    """A token of the farm whose head this is, made if there is none: for its owner's eyes alone."""
     with contextlib.suppress(FileExistsError):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w") as file:
             file.write(secrets.token_hex(32))
     path.chmod(0o600)
     return path
+
+
+def existing_token(home: Home, named: str | None) -> Path:
+    """The machines' token of a farm: the file that was named, or the one in this home.
+
+    Raises:
+        UsageError: there is none.
+    """
+    path = Path(named) if named else token_path(home)
+    if not path.is_file():
+        raise UsageError(f"there is no {path}", hint="Copy the head's, and name it: --token FILE")
+    return path.absolute()
 
 
 def authentication(token: Path) -> dict[str, str]:

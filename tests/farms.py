@@ -38,6 +38,12 @@ on_several_machines = pytest.mark.skipif(
 )
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class Machine:
     """A process of `tunefarm up` or `tunefarm worker join`, with a home and a host name."""
 
@@ -98,12 +104,14 @@ class Machine:
 class Farm:
     def __init__(self, place: Path) -> None:
         self.place = place
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.address = f"127.0.0.1:{port}"
-        self.head = Machine(place, "head", "up", "--port", port, "--no-device", "--builders", 2)
-        self.head.await_line("the farm is up")
+        port, door = free_port(), free_port()
+        self.address, self.door = f"127.0.0.1:{port}", f"http://127.0.0.1:{door}"
+        self.head = Machine(
+            place,
+            "head",
+            *("up", "--port", port, "--door", door, "--no-device", "--builders", 2),
+        )
+        self.head.await_line("submit: tunefarm")
         self.token = self.head.home.root / "farm.token"
         self.machines = [self.head]
 
@@ -116,6 +124,17 @@ class Farm:
         )
         self.machines.append(machine)
         return machine
+
+    def user(self, name: str) -> dict[str, str]:
+        """The environment of somebody who has a home of their own, and the door's token."""
+        token = self.place / f"{name}.token"
+        token.write_bytes((self.head.home.root / "door.token").read_bytes())
+        home = Home(self.place / name).prepare()
+        return {
+            "TUNEFARM_HOME": str(home.root),
+            "TUNEFARM_FARM": self.door,
+            "TUNEFARM_FARM_TOKEN": str(token),
+        }
 
     def environment(self) -> dict[str, str]:
         return {"TUNEFARM_HOME": str(self.head.home.root)}

@@ -27,6 +27,7 @@ job goes on. Exceptions of this tree end a command; each says what failed, where
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -66,6 +67,11 @@ class TunefarmError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+    def document(self) -> dict[str, object]:
+        """What a command that ends with it prints with ``--json``."""
+        found = {"error": self.message, "hint": self.hint, "exit_code": self.exit_code}
+        return {**found, "job": self.job} if self.job else found
 
 
 class UsageError(TunefarmError):
@@ -144,3 +150,11 @@ def last_line(error: object, limit: int = 300) -> str:
     """The last line that says something: where compilers put what matters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:limit] if lines else type(error).__name__
+
+
+def from_document(document: Mapping[str, object]) -> TunefarmError:
+    """The error of another process, or of another machine's."""
+    error = TunefarmError(str(document["error"]), hint=str(document.get("hint", "")))
+    error.exit_code = int(str(document.get("exit_code", TunefarmError.exit_code)))
+    error.job = str(document.get("job", ""))
+    return error

@@ -9,6 +9,7 @@ jobs/<job>/           report.html, job.log, costmodel.json (as it was when the j
                       each target program/, candidates/, reference/, model/, lessons.parquet
 benches/              one directory per `tunefarm bench`: bench.json, raw.json, bench.png
 zoo/                  networks that `tunefarm bench --model-zoo` runs
+models/<digest>/      models that came through the farm's door
 artifacts/            packed artifacts, <name>-<target>-<digest>.tfa
 """
 
@@ -94,6 +95,15 @@ class Home:
     @property
     def artifacts(self) -> Path:
         return self.root / "artifacts"
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    def environment(self) -> dict[str, str]:
+        """Of a process that is to work on this home, and on no farm elsewhere."""
+        others = {k: v for k, v in os.environ.items() if k != "TUNEFARM_FARM"}
+        return {**others, "TUNEFARM_HOME": str(self.root)}
 
     def job_dir(self, job: str) -> Path:
         return self.jobs / job

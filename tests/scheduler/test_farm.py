@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import models
-from tests.command import finish
+from tests.command import tunefarm
 from tests.farms import farm_of, on_several_machines
 from tunefarm.results.bundle import open_bundle
 
@@ -16,17 +16,28 @@ pytestmark = [pytest.mark.ray, on_several_machines]
 
 def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path) -> None:
     with farm_of(tmp_path, "first", "second") as farm:
-        assert farm.token.stat().st_mode & 0o777 == 0o600
+        for token in (farm.token, farm.head.home.root / "door.token"):
+            assert token.stat().st_mode & 0o777 == 0o600
+        user = farm.user("laptop")
         model = models.cnn(tmp_path / "cnn.onnx")
-        done = finish(farm.submit(model, "--trials", 24))
+        options = ("--targets", "llvm", "--trials", 24, "--detach", "--json")
+        sent = tunefarm("submit", model, *options, **user)
+        assert sent.code == 0, sent.err
+        job = sent.json["job"]  # whoever sent it may go home now
+        done = tunefarm("watch", job, "--json", **user)
         assert done.code == 0, done.err
         row = done.json["targets"]["llvm"]
         assert row["verdict"] == "FASTER"
         assert row["parity"]["passed"]
-        job = done.json["job"]
+        pulled = tunefarm("artifacts", "pull", "cnn@llvm", "-o", tmp_path, "--json", **user)
+        assert pulled.code == 0, pulled.err
+        assert open_bundle(Path(pulled.json["path"])).manifest["complete"]
+        assert Path(pulled.json["path"]).parent == tmp_path
+        devices = tunefarm("devices", "list", "--json", **user).json["devices"]
+        assert len(devices) == 2
+        assert all(one["busy"] is None for one in devices)
         assert len(farm.units(job, "screen")) == 2
         assert len(farm.units(job, "final")) == 2, "finals are heard on both"
-        assert open_bundle(Path(row["artifact"])).manifest["complete"]
         for machine in farm.machines[1:]:
             sent = list(machine.home.job_dir(job).glob("llvm/candidates/*.so"))
             assert sent, "what was measured there was sent there"
