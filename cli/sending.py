@@ -32,6 +32,7 @@ def send(
     from tunefarm.cli import results, watch
     from tunefarm.cli.desk import open_door
     from tunefarm.errors import Interrupted
+    from tunefarm.results.documents import outcome
     from tunefarm.scheduler.desk import follow
     from tunefarm.scheduler.door.wire import Submission, file_name
 
@@ -53,7 +54,7 @@ def send(
         stopped.job = queued["job"]
         raise stopped from None
     if as_json:
-        show_json(found)
+        show_json(outcome(found))
     else:
         if found["error"]:
             click.echo(f"error: {found['error']}", err=True)

@@ -310,7 +310,7 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
     found = documents.status(journal, job)
     journal.close()
     if as_json:
-        show_json(found)
+        show_json(documents.outcome(found))
     else:
         results.show(found, tracking_problem=outcome.tracking)
     if note := learning.learn(home):  # whoever has had enough may leave: the job is done

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -10,7 +12,9 @@ import click
 
 if TYPE_CHECKING:
     from tunefarm.home import Home
-    from tunefarm.scheduler.ray_node import Joining
+    from tunefarm.scheduler.ray_node import Joining, RayNode
+
+REJOIN_S = 5.0
 
 
 @click.group("worker")
@@ -86,8 +90,8 @@ class Closable(Protocol):
 
 
 def stay(joining: Joining, lines: list[str], beside: Callable[[], Closable] | None = None) -> None:
-    """Run Ray here until Ctrl-C, or until the head is gone; and, once it runs, what `beside` makes.
-    Then say `lines`."""
+    """Run Ray here until Ctrl-C and, once it runs, what `beside` makes; say `lines` then. A machine
+    that has lost its head joins it again as soon as it is back."""
     import signal
 
     from tunefarm.errors import FarmUnreachable
@@ -97,22 +101,39 @@ def stay(joining: Joining, lines: list[str], beside: Callable[[], Closable] | No
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-    node = RayNode(joining)
-    besides = []
+    with contextlib.ExitStack() as stack:
+        try:
+            _run(RayNode(joining), lines, beside, stack)
+            while joining.head is not None:
+                click.echo(f"lost the farm at {joining.head}; joining it again", err=True)
+                time.sleep(REJOIN_S)
+                with contextlib.suppress(FarmUnreachable):  # it is not there again yet
+                    _run(RayNode(joining), lines, beside, stack)
+            raise FarmUnreachable("Ray has ended here", hint=f"Why: {joining.home.root}/farm.log")
+        except KeyboardInterrupt:
+            click.echo("left the farm" if joining.head else "the farm is down", err=True)
+
+
+def _run(
+    node: RayNode,
+    lines: list[str],
+    beside: Callable[[], Closable] | None,
+    stack: contextlib.ExitStack,
+) -> None:
+    """Until Ray ends.
+
+    Raises:
+        FarmUnreachable: it does not start.
+    """
     try:
         node.await_start()
         if beside is not None:
-            besides.append(beside())
+            stack.enter_context(contextlib.closing(beside()))
         for line in lines:
             click.echo(line)
         while not node.wait(1.0):
             pass
-        raise FarmUnreachable("Ray has ended here", hint="Is the head still up?")
-    except KeyboardInterrupt:
-        click.echo("left the farm" if joining.head else "the farm is down", err=True)
     finally:
-        for one in besides:
-            one.close()
         node.close()
 
 

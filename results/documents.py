@@ -20,34 +20,35 @@ from tunefarm.results.tracking_record import run_ids
 _EXIT = {"succeeded": 0, "interrupted": 130}
 
 
-def outcome(journal: Journal, job: Job) -> dict[str, Any]:
-    """What `submit --json` prints."""
-    uri = job.options["tracking_uri"]
-    targets = {row["target"]: row["summary"] for row in journal.artifacts(job.id)}
-    skipped = {name: {"skipped": reason} for name, reason in job.options["skipped"].items()}
-    return {
-        "job": job.id,
-        "status": journal.status(job.id),
-        "name": job.name,
-        "targets": {**targets, **skipped},
-        "mlflow": {"tracking_uri": uri, "run_id": run_ids(journal, job.id, uri).get("run")},
-    }
+_OUTCOME = ("job", "status", "name", "targets", "mlflow")
+
+
+def outcome(found: dict[str, Any]) -> dict[str, Any]:
+    """Of a job's status, what `submit --json` prints."""
+    return {key: found[key] for key in _OUTCOME}
 
 
 def status(journal: Journal, job: Job) -> dict[str, Any]:
-    """The outcome, with phase and counts; `exit_code` is that of a job that is over."""
+    """A job's outcome, its phase and counts; `exit_code` is that of one that is over."""
+    uri = job.options["tracking_uri"]
+    targets = {row["target"]: row["summary"] for row in journal.artifacts(job.id)}
+    skipped = {name: {"skipped": reason} for name, reason in job.options["skipped"].items()}
     events = journal.events(job.id)
     phases = [e["detail"] for e in events if e["kind"] == "phase"]
     errors = [e["detail"] for e in events if e["kind"] == "failed"]
-    found = outcome(journal, job)
-    has_failed = bool(errors) and found["status"] == "failed"
+    now = journal.status(job.id)
+    has_failed = bool(errors) and now == "failed"
     return {
-        **found,
+        "job": job.id,
+        "status": now,
+        "name": job.name,
+        "targets": {**targets, **skipped},
+        "mlflow": {"tracking_uri": uri, "run_id": run_ids(journal, job.id, uri).get("run")},
         "phase": phases[-1]["phase"] if phases else "import",
         "started": moment(job.created),
         "counts": journal.counts(job.id),
         "error": errors[-1]["error"] if has_failed else None,
-        "exit_code": _EXIT.get(found["status"], errors[-1]["exit_code"] if errors else 5),
+        "exit_code": _EXIT.get(now, errors[-1]["exit_code"] if errors else 5),
         "report": str(journal.home.job_dir(job.id) / "report.html"),
     }
 

@@ -58,7 +58,16 @@ class SearchPlan:
     """The cost model to start from."""
 
 
-class SearchWorker:
+class Pulsed:
+    """Says that it lives, whatever else it does: one that is frozen, or whose native code keeps
+    Python's lock, does not."""
+
+    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
+    def pulse(self) -> None:
+        """Answered by a thread of its own."""
+
+
+class SearchWorker(Pulsed):
     """Holds spaces, strategies and the ranking of one target's kernels."""
 
     def __init__(self, plan: SearchPlan) -> None:
@@ -160,7 +169,7 @@ class Made:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-class Worker:
+class Worker(Pulsed):
     """What builders and measure workers have in common: requests may come from another machine."""
 
     def __init__(self, away: Away | None) -> None:
@@ -291,6 +300,8 @@ def spawn(
     """An actor of `worker`, on `node` if that is named; Ray restarts it when its process dies,
     without its state. One whose state matters takes no `restarts`: its caller must make it anew."""
     options: dict[str, Any] = {"num_cpus": cpus, "max_restarts": restarts, "max_task_retries": 0}
+    if issubclass(worker, Pulsed):
+        options["concurrency_groups"] = {"pulse": 1}
     if resources:
         options["resources"] = dict(resources)
     if node is not None:

@@ -43,6 +43,7 @@ from tunefarm.scheduler.messages import (
     Screen,
     Step,
 )
+from tunefarm.scheduler.pulse import Pulses
 from tunefarm.scheduler.shipping import Depot
 
 _DEATHS = (
@@ -58,6 +59,15 @@ _METHODS: dict[type, str] = {
     CheckRequest: "check",
 }
 """What a measure worker is asked to do, by the request."""
+LIMITS: dict[type, float] = {
+    Propose: 300.0,
+    Build: 300.0,
+    Screen: 600.0,
+    RunProcess: 3600.0,
+    Step: 7200.0,
+}
+"""Seconds after which an answer is not waited for any more, far beyond the limits that workers keep
+of their own."""
 SCAN_EVERY_S = 5.0
 """Between two looks at which machines are there."""
 STARTS = 3
@@ -99,7 +109,7 @@ class Plan:
         return (device.fingerprint, device.toolchain) == mine
 
 
-@dataclass
+@dataclass(eq=False)
 class _Worker:
     """An actor, and whether what it needs must be sent there."""
 
@@ -112,6 +122,8 @@ class _Worker:
 class _Asked:
     assignment: Assignment
     worker: _Worker | None
+    due: float
+    """`time.monotonic()` at which it is given up."""
 
 
 @dataclass
@@ -121,6 +133,8 @@ class RayCrew:
 
     plan: Plan
     devices: farm.Devices = field(default_factory=farm.Devices)
+    limits: Mapping[type, float] = field(default_factory=LIMITS.copy)
+    pulses: Pulses = field(default_factory=Pulses)
     _units: dict[str, _Worker] = field(default_factory=dict)
     _coming: dict[Any, str] = field(default_factory=dict)
     """Units that are starting, by what they will answer."""
@@ -136,10 +150,46 @@ class RayCrew:
     def __post_init__(self) -> None:
         self._here = farm.this_node()
         self._depot = Depot(self.plan.root, ray.put)
-        self.search = self.plan.start_search()
+        self._start_search()
         self._news = self._scan()
 
+    def _start_search(self) -> None:
+        self._searcher = _Worker(self.plan.start_search(), self._here, False)
+
+    @property
+    def search(self) -> Any:
+        """The search worker's actor."""
+        return self._searcher.actor
+
     # ----------------------------------------------------------------- machines
+
+    def _tend(self) -> list[Heard]:
+        """Whoever is frozen is ended; now and then, look who is there."""
+        heard: list[Heard] = []
+        for worker in [*self.pulses.frozen(), *self._overdue()]:
+            self.plan.say("a worker does not answer any more; ending it")
+            heard += self._end(worker)
+        if time.monotonic() - self._scanned > SCAN_EVERY_S:
+            heard += self._scan()
+            self.pulses.ask([self._searcher, *self._builders, *self._units.values()])
+        return heard
+
+    def _overdue(self) -> list[_Worker]:
+        """Whoever has had something in hand for too long, though it lives."""
+        now = time.monotonic()
+        late = (asked.worker for asked in self._asked.values() if now > asked.due)
+        return [worker for worker in late if worker is not None]
+
+    def _end(self, worker: Any) -> list[Heard]:
+        """What it had in hand fails at once, and is given out again."""
+        for unit, one in list(self._units.items()):
+            if one is worker:
+                return self._drop(unit)
+        if worker in self._builders:
+            self._replace_builder(worker)
+        else:
+            ray.kill(worker.actor)
+        return []
 
     def _scan(self) -> list[Heard]:
         """Look which machines are there: workers for those that are new, none for the others."""
@@ -228,7 +278,7 @@ class RayCrew:
         worker = None
         match assignment.instruction:
             case Propose():
-                worker = _Worker(self.search, self._here, False)
+                worker = self._searcher
                 reference = self.search.propose.remote(*work)
             case Build():
                 if not self._idle:
@@ -252,7 +302,9 @@ class RayCrew:
                 reference = actors.gather.remote(made)
             case _:
                 reference = ray.put([])
-        self._asked[reference] = _Asked(assignment, worker)
+        self._asked[reference] = _Asked(
+            assignment, worker, time.monotonic() + self.limits[type(assignment.instruction)]
+        )
 
     def _at_home(self) -> list[_Worker]:
         """Builders to which a whole model need not be sent."""
@@ -284,8 +336,7 @@ class RayCrew:
                 heard += self._heard(reference)
         elif not heard:
             time.sleep(limit_s)
-        if time.monotonic() - self._scanned > SCAN_EVERY_S:
-            heard += self._scan()
+        heard += self._tend()
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             self.give(*one)
@@ -341,12 +392,13 @@ class RayCrew:
         lease = asked.assignment.lease
         match asked.assignment.instruction:
             case Propose():
-                assert asked.worker is not None
-                innocent = asked.worker.actor is not self.search
+                innocent = asked.worker is not self._searcher
                 if not innocent:
-                    self.search = self.plan.start_search()
+                    self._start_search()
                 return [Died(lease, reason, innocent)]
-            case Screen(_, _, unit) | RunProcess(_, _, unit) if unit in self._units:
+            case Screen(_, _, unit) | RunProcess(_, _, unit) if (
+                asked.worker is not None and self._units.get(unit) is asked.worker
+            ):
                 # Ray starts it again where its machine is there; else the next scan drops it.
                 self._coming[self._units[unit].actor.ready.remote()] = unit
                 return [Left(unit)]
@@ -365,7 +417,8 @@ class RayCrew:
             while not self._builders:
                 check()
                 time.sleep(0.5)
-                self._news += self._scan()
+                self._scanned = 0.0
+                self._news += self._tend()
             workers = itertools.cycle(self._builders)
             asked = {
                 self._ask(worker, "build", request): (candidate, worker)
@@ -374,6 +427,7 @@ class RayCrew:
             left = list(asked)
             while left:
                 check()
+                self._news += self._tend()
                 ready, left = ray.wait(left, num_returns=1, timeout=0.5)
                 for reference in ready:
                     candidate, worker = asked[reference]

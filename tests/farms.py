@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ import psutil
 import pytest
 
 from tests.command import start
+from tests.networks import Bridge, Network
+from tests.ports import free_port
 from tunefarm.home import Home
 from tunefarm.results.journal import Journal
 
@@ -38,25 +39,22 @@ on_several_machines = pytest.mark.skipif(
 )
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Machine:
     """A process of `tunefarm up` or `tunefarm worker join`, with a home and a host name."""
 
-    def __init__(self, place: Path, name: str, *args: object) -> None:
+    def __init__(
+        self, place: Path, name: str, *args: object, network: Network | None = None
+    ) -> None:
         self.name = name
+        self.network = network
         self.home = Home(place / name).prepare()
         self.log = place / f"{name}.log"
         command = [sys.executable, "-m", "tunefarm", *map(str, args)]
-        named = under_a_name()
+        named, entered = under_a_name(), network.enter() if network else []
         assert named is not None, "see `on_several_machines`"
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*named, "sh", "-c", f'hostname {name}; exec "$@"', "sh", *command],
+                [*entered, *named, "sh", "-c", f'hostname {name}; exec "$@"', "sh", *command],
                 env={**os.environ, "TUNEFARM_HOME": str(self.home.root)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -64,9 +62,10 @@ class Machine:
                 start_new_session=True,
             )
 
-    def await_line(self, words: str) -> None:
+    def await_line(self, words: str, times: int = 1) -> None:
+        """Until it has said so, so often."""
         for _ in range(900):
-            if words in self.log.read_text():
+            if self.log.read_text().count(words) >= times:
                 return
             assert self.process.poll() is None, self.log.read_text()[-2000:]
             time.sleep(0.1)
@@ -80,6 +79,10 @@ class Machine:
                 if process.environ().get("TUNEFARM_HOME") == str(self.home.root):
                     found.append(process)
         return found
+
+    def cut_off(self, is_cut: bool) -> None:
+        assert self.network is not None
+        self.network.cut_off(is_cut)
 
     def kill(self) -> None:
         """As if its power were cut."""
@@ -102,25 +105,42 @@ class Machine:
 
 
 class Farm:
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        port, door = free_port(), free_port()
-        self.address, self.door = f"127.0.0.1:{port}", f"http://127.0.0.1:{door}"
-        self.head = Machine(
-            place,
-            "head",
-            *("up", "--port", port, "--door", door, "--no-device", "--builders", 2),
+    """All on loopback, or its machines on networks of their own, which can be cut off."""
+
+    def __init__(self, place: Path, bridge: Bridge | None = None) -> None:
+        self.place, self.bridge = place, bridge
+        self.host = bridge.address if bridge else "127.0.0.1"
+        self.ports = free_port(), free_port()
+        self.address, self.door = (
+            f"{self.host}:{self.ports[0]}",
+            f"http://{self.host}:{self.ports[1]}",
         )
-        self.head.await_line("submit: tunefarm")
+        self.starts = 0
+        self.machines: list[Machine] = []
+        self.start_head()
         self.token = self.head.home.root / "farm.token"
-        self.machines = [self.head]
+
+    @property
+    def head(self) -> Machine:
+        return self.machines[0]
+
+    def start_head(self) -> None:
+        """Also again, where it was killed."""
+        self.starts += 1
+        ports = ("--port", self.ports[0], "--door", self.ports[1])
+        options = ("--host", self.host, *ports, "--no-device", "--builders", 2)
+        self.machines[:1] = [Machine(self.place, "head", "up", *options)]
+        self.head.await_line("submit: tunefarm", self.starts)
 
     def join(self, name: str) -> Machine:
+        network = self.bridge.network() if self.bridge else None
+        host = network.address if network else self.host
         machine = Machine(
             self.place,
             name,
             *("worker", "join", self.address, "--token", self.token),
-            *("--host", "127.0.0.1", "--builders", 0),
+            *("--host", host, "--builders", 0),
+            network=network,
         )
         self.machines.append(machine)
         return machine
@@ -153,13 +173,15 @@ class Farm:
 
 
 @contextlib.contextmanager
-def farm_of(place: Path, *names: str) -> Iterator[Farm]:
+def farm_of(place: Path, *names: str, networks: bool = False) -> Iterator[Farm]:
     """A head that builds, and machines of these names that measure."""
-    found = Farm(place)
-    try:
-        for name in names:  # one after another: they share Ray's session directory
-            found.join(name).await_line("joined the farm")
-        yield found
-    finally:
-        for machine in reversed(found.machines):
-            machine.close()
+    with contextlib.ExitStack() as stack:
+        bridge = stack.enter_context(contextlib.closing(Bridge())) if networks else None
+        found = Farm(place, bridge)
+        try:
+            for name in names:  # one after another: they share Ray's session directory
+                found.join(name).await_line("joined the farm")
+            yield found
+        finally:
+            for machine in reversed(found.machines):
+                machine.close()

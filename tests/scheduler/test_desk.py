@@ -21,6 +21,7 @@ from cryptography.x509.oid import NameOID
 from pydantic import ValidationError
 
 from tests.command import tunefarm
+from tests.ports import free_port
 from tunefarm.devices.device import Device
 from tunefarm.errors import FarmUnreachable, TunefarmError
 from tunefarm.home import Home
@@ -54,10 +55,7 @@ def journal(home: Home, device: Device) -> Iterator[Journal]:
 
 @contextmanager
 def door_of(desk: HomeDesk, certificate: Path | None = None, key: Path | None = None):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    frame = Frame("127.0.0.1", port, certificate, key)
+    frame = Frame("127.0.0.1", free_port(), certificate, key)
     door = Door(make_app(desk, TOKEN), frame)
     try:
         yield frame.url

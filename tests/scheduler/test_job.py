@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import pytest
 
 from tests import models
 from tests.command import finish, start, tunefarm
+from tests.mlflow_server import MlflowServer
 from tunefarm.costmodel.transfer import load_transfer
 from tunefarm.home import Home
 from tunefarm.results.bundle import open_bundle
@@ -376,7 +376,6 @@ def test_kill_nine_in_mid_job_then_resume(home: Home, tmp_path: Path) -> None:
     assert journal.status(job.id) == "interrupted"
     before = {m.candidate: m.samples for m in journal.measurements(job.id, "llvm", ("screen",))}
     assert before
-    wait_for(lambda: not left_over(str(home.root)), 90)
     damaged = next(iter(before))
     journal.close()
     with sqlite3.connect(home.root / "journal.db") as raw:
@@ -394,6 +393,7 @@ def test_kill_nine_in_mid_job_then_resume(home: Home, tmp_path: Path) -> None:
     assert kept == before, "a measured candidate was lost or measured again"
     assert done.json["targets"]["llvm"]["verdict"] == "FASTER"
     journal.close()
+    wait_for(lambda: not left_over(str(home.root)), 90)
 
 
 def test_a_second_job_waits_for_the_device_and_ctrl_c_leaves_a_resumable_one(
@@ -439,10 +439,8 @@ def test_a_second_job_waits_for_the_device_and_ctrl_c_leaves_a_resumable_one(
 
 
 def test_mlflow_down_stops_nothing_and_catches_up_later(home: Home, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    uri = f"http://127.0.0.1:{port}"
+    server = MlflowServer(tmp_path)
+    uri = server.uri
     model = models.matmul(tmp_path / "mm.onnx")
     job = ("submit", model, "--targets", "llvm", "--trials", 4, "--tracking-uri", uri)
     done = tunefarm(*job, "--json")
@@ -451,20 +449,8 @@ def test_mlflow_down_stops_nothing_and_catches_up_later(home: Home, tmp_path: Pa
     failed = tunefarm("sync", "--json")
     assert failed.code == 5
     assert done.json["job"] in failed.json["jobs"], "one document, with the reason"
-    server = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"),
-            *("--port", str(port), "--workers", "1"),
-            *("--backend-store-uri", f"sqlite:///{tmp_path / 'server.db'}"),
-            *("--artifacts-destination", str(tmp_path / "files")),
-        ],
-        env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
     try:
-        wait_for(lambda: _listens(port))
+        server.start()
         for _ in range(2):  # the second finds everything there
             synced = tunefarm("sync", "--json")
             assert synced.code == 0, synced.err
@@ -476,13 +462,7 @@ def test_mlflow_down_stops_nothing_and_catches_up_later(home: Home, tmp_path: Pa
         assert pulled.code == 0, pulled.err
         assert pulled.json["digest"] == done.json["targets"]["llvm"]["digest"]
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        server.kill()
 
 
 def test_detach_watch_and_no_device_skip(home: Home, tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""Machines on networks of their own: namespaces on a bridge, any of which can be cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+from dataclasses import dataclass
+
+import pytest
+
+PREFIX = "10.77.13"
+
+
+def _ip(*args: str) -> None:
+    subprocess.run(["ip", *args], check=True, capture_output=True)
+
+
+@dataclass(frozen=True)
+class Network:
+    """One machine's; the head's is the bridge itself."""
+
+    name: str
+    address: str
+
+    def enter(self) -> list[str]:
+        """What a command is to be run with."""
+        return ["ip", "netns", "exec", self.name]
+
+    def cut_off(self, is_cut: bool) -> None:
+        _ip("link", "set", f"{self.name}h", "down" if is_cut else "up")
+
+
+class Bridge:
+    """`close` it: what it made is the system's."""
+
+    def __init__(self) -> None:
+        self.name = f"tf{os.getpid()}"
+        self.networks: list[Network] = []
+        _ip("link", "add", self.name, "type", "bridge")
+        _ip("addr", "add", f"{PREFIX}.1/24", "dev", self.name)
+        _ip("link", "set", self.name, "up")
+
+    @property
+    def address(self) -> str:
+        return f"{PREFIX}.1"
+
+    def network(self) -> Network:
+        number = len(self.networks) + 2
+        made = Network(f"{self.name}n{number}", f"{PREFIX}.{number}")
+        _ip("netns", "add", made.name)
+        self.networks.append(made)
+        here, there = f"{made.name}h", f"{made.name}t"
+        _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", made.name)
+        _ip("link", "set", here, "master", self.name, "up")
+        _ip("-n", made.name, "addr", "add", f"{made.address}/24", "dev", there)
+        for device in (there, "lo"):
+            _ip("-n", made.name, "link", "set", device, "up")
+        return made
+
+    def close(self) -> None:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            for network in self.networks:
+                _ip("netns", "del", network.name)
+            _ip("link", "del", self.name)
+
+
+@functools.cache
+def can_be_cut() -> bool:
+    try:
+        Bridge().close()
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
+
+
+on_several_networks = pytest.mark.skipif(
+    not can_be_cut(), reason="network namespaces and bridges take root, and the command `ip`"
+)
