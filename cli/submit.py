@@ -76,6 +76,13 @@ DEFAULT_ENOUGH = 0.01
     show_default=True,
     help="What to do with a target that no registered device serves.",
 )
+@click.option(
+    "--priority",
+    type=click.Choice(["low", "normal", "high"]),
+    default="normal",
+    show_default=True,
+    help="Of the farm's devices, where jobs share them, each step has three times as much.",
+)
 @click.option("--tracking-uri", help="Any MLflow tracking URI.  [default: the farm home's own]")
 @click.option(
     "--farm",
@@ -106,6 +113,7 @@ def command(
     no_transfer: bool,
     seed: int,
     no_device: str,
+    priority: str,
     tracking_uri: str | None,
     farm: str | None,
     token: str | None,
@@ -120,6 +128,7 @@ def command(
     from tunefarm.home import Home
     from tunefarm.results.facts import Job
     from tunefarm.results.journal import Journal
+    from tunefarm.results.known import twin
     from tunefarm.scheduler.desk import start_driver
 
     digest = _digest(model)
@@ -138,6 +147,7 @@ def command(
             "transfer": not no_transfer,
             "seed": seed,
             "no_device": no_device,
+            "priority": priority,
         }
         send(farm, token, model, digest, options, detach, as_json)
         return
@@ -167,6 +177,7 @@ def command(
             "retune": retune,
             "transfer": not no_transfer,
             "seed": seed,
+            "priority": priority,
             "farm": joined,
             "skipped": skipped,
             "tracking_uri": tracking_uri or home.mlflow_uri,
@@ -174,6 +185,10 @@ def command(
         protocol=_protocol(seed),
     )
     journal = Journal(home)
+    if not retune and (other := twin(journal, job, chosen)):
+        journal.close()
+        _join(home, other, detach, as_json)
+        return
     journal.add_job(job, chosen)
     if detach:
         start_driver(home, job.id)
@@ -274,6 +289,24 @@ def _protocol(seed: int) -> dict[str, Any]:
     from tunefarm.measure.protocol import Protocol
 
     return Protocol(seed=seed).to_dict()
+
+
+def _join(home: Home, other: Job, detach: bool, as_json: bool) -> None:
+    """The same is being done already: follow that job."""
+    from tunefarm.cli import results, watch
+    from tunefarm.results import documents
+    from tunefarm.scheduler.desk import HomeDesk, follow
+
+    click.echo(f"job {other.id} does the same already; --retune does it again", err=True)
+    if detach:
+        say_queued({"job": other.id, "status": "queued", "name": other.name}, None, as_json)
+        return
+    found = follow(HomeDesk(home), other.id, 1.0, watch.say)
+    if as_json:
+        show_json(documents.outcome(found))
+    else:
+        results.show(found)
+    sys.exit(found["exit_code"])
 
 
 def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:

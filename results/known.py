@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tunefarm.results.facts import Job, JobTarget
@@ -27,19 +29,25 @@ ALIKE = 2.0
 
 
 def known(
-    journal: Journal, job: Job, target: JobTarget, between: int, top: int = 64
+    journal: Journal,
+    job: Job,
+    target: JobTarget,
+    between: int,
+    top: int = 64,
+    of_jobs: Callable[[str], bool] = lambda job: True,
 ) -> list[Known]:
     """What earlier jobs found out about this job's kernels: same workload, target, toolchain
     and kind of device, in models between two of whose calls about as much is read (`between`
     bytes). Of each kernel the best `top` results, best first;
     failures are left out.
 
-    Only jobs that are older than this one count, so that a resumed job knows what it knew.
+    Only jobs that are older than this one count, so that a resumed job knows what it knew; with
+    `of_jobs`, only those among them for which it is true.
     """
     mine = {row["task"] for row in journal.tasks(job.id, target.name)}
     found: dict[str, Known] = {}
     for other in journal.jobs():
-        if other.created >= job.created or other.id == job.id:
+        if other.created >= job.created or other.id == job.id or not of_jobs(other.id):
             continue
         for of in journal.targets(other.id):
             same = (of.resolved, of.toolchain, of.device.fingerprint)
@@ -60,6 +68,27 @@ def known(
     for result in ranked:
         by_task.setdefault(result.candidate.task, []).append(result)
     return [one for task in sorted(by_task) for one in by_task[task][:top]]
+
+
+def twin(journal: Journal, job: Job, targets: Sequence[JobTarget]) -> Job | None:
+    """The job that is to do the same as `job`, which is not on record yet, and is not over."""
+    wanted = _what(job, targets)
+    for other in journal.jobs():
+        if journal.status(other.id) in ("queued", "running") and wanted == _what(
+            other, journal.targets(other.id)
+        ):
+            return other
+    return None
+
+
+_HOW = ("model", "priority", "tracking_uri")
+"""Options that change nothing about what is done."""
+
+
+def _what(job: Job, targets: Sequence[JobTarget]) -> tuple[str, list[JobTarget]]:
+    options = {key: value for key, value in job.options.items() if key not in _HOW}
+    asked = [job.name, job.model_digest, options, job.protocol]
+    return json.dumps(asked, sort_keys=True), list(targets)
 
 
 def known_before(journal: Journal, job: str, target: str) -> dict[str, float]:

@@ -106,9 +106,9 @@ class Conductor:
                 return []  # what it says was not true too often
             case Joined() | Builders():
                 return [heard]
-            case Left(unit):
+            case Left(unit, gives_way):
                 held = self.state.leases.on(unit)
-                lost = self._lost(held, innocent=False) if held is not None else []
+                lost = self._lost(held, innocent=gives_way) if held is not None else []
                 return [*lost, heard]
             case _ if not self.state.leases.holds(heard.lease):
                 self.stale(heard)

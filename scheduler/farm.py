@@ -86,16 +86,26 @@ class Devices:
 
     known: dict[str, Mapping[str, Device]] = field(default_factory=dict)
     """By node."""
+    _asked: dict[str, Any] = field(default_factory=dict)
+    """By node, what it will answer."""
 
-    def of(self, node: Node) -> Mapping[str, Device]:
-        """By id, those that it offers.
+    def of(self, node: Node, limit_s: float = PROBE_LIMIT_S) -> Mapping[str, Device]:
+        """By id, those that it offers; none as long as it has not answered.
+
+        Args:
+            limit_s: to wait for that, the first time.
 
         Raises:
-            ray.exceptions.RayError: it is gone, or does not answer.
+            ray.exceptions.RayError: it is gone.
         """
         if node.id not in self.known:
-            asked = _describe.options(scheduling_strategy=on(node.id)).remote()
-            rows = ray.get(asked, timeout=PROBE_LIMIT_S)
+            wait_s = 0.0 if node.id in self._asked else limit_s
+            if node.id not in self._asked:
+                where = _describe.options(scheduling_strategy=on(node.id))
+                self._asked[node.id] = where.remote()
+            if not ray.wait([self._asked[node.id]], timeout=wait_s)[0]:
+                return {}
+            rows = ray.get(self._asked.pop(node.id))
             devices = [device_from_dict(row) for row in rows]
             self.known[node.id] = {d.id: d for d in devices if d.id in node.devices}
         return self.known[node.id]

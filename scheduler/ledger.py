@@ -12,12 +12,14 @@ from tunefarm.errors import Failure
 from tunefarm.measure.build import BuildOutcome, Library
 from tunefarm.measure.facts import Screening
 from tunefarm.measure.runner import ScreenOutcome
+from tunefarm.results.driver_lock import driver_is_alive
 from tunefarm.results.facts import Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
 from tunefarm.results.known import Known, known, note_between
 from tunefarm.scheduler.messages import (
     Build,
     Built,
+    Event,
     Fact,
     Instruction,
     Phase,
@@ -72,6 +74,26 @@ class Ledger:
             candidates = [one.candidate for one in self.known]
             self.journal.add_candidates(self.job.id, self.target.name, candidates)
         return self.known
+
+    def hear_of_others(self, between: int, room: int) -> list[Event]:
+        """What jobs that run at the same time, and began before this one, have measured since it
+        was asked last: done once, it counts for both. At most `room` results."""
+        home = self.journal.home
+        found = known(
+            self.journal, self.job, self.target, between, of_jobs=lambda j: driver_is_alive(home, j)
+        )
+        new = [one for one in found if one.candidate.id not in self.candidates][: max(0, room)]
+        if not new:
+            return []
+        self.journal.add_candidates(self.job.id, self.target.name, [one.candidate for one in new])
+        self.known += new
+        events: list[Event] = []
+        for one in new:
+            self.candidates[one.candidate.id] = one.candidate
+            self.note(one.candidate.id, one.latency_s, one.truncated)
+            events.append(Proposed(one.candidate.task, (one.candidate.id,)))
+            events.append(Screened(one.candidate.id, one.latency_s))
+        return events
 
     def note(self, candidate: str, latency_s: float | None, truncated: bool) -> None:
         """A result that is on record already."""

@@ -96,9 +96,11 @@ class Joined:
 
 @dataclass(frozen=True)
 class Left:
-    """A unit is gone, or was taken away; what it had in hand is to be given out again."""
+    """A unit is gone, or was taken away; what it had in hand is to be given out again. One that
+    `gives_way` to another job goes in peace: that says nothing against what it had in hand."""
 
     unit: str
+    gives_way: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ import ray
 
 LIMIT_S = 30.0
 """Whoever has not answered for so long is dead, whatever Ray thinks of it."""
+START_LIMIT_S = 120.0
+"""Whoever has never answered: its place may still be another's, but not for that long."""
 
 
 class Pulsed(Protocol):
@@ -20,14 +22,15 @@ class Pulsed(Protocol):
 
 @dataclass
 class Pulses:
-    """Asks workers whether they live. One that has never answered may still be waiting for its
-    turn, and is waited for.
+    """Asks workers whether they live.
 
     Args:
+        limit_s: seconds for an answer; start_limit_s: for the first one.
         clock: seconds; it never goes back.
     """
 
     limit_s: float = LIMIT_S
+    start_limit_s: float = START_LIMIT_S
     clock: Callable[[], float] = time.monotonic
     _asked: dict[Any, tuple[Pulsed, float]] = field(default_factory=dict)
     """By what it will answer."""
@@ -44,16 +47,16 @@ class Pulses:
             if id(worker) not in open_:
                 self._asked[worker.actor.pulse.remote()] = (worker, self.clock())
 
-    def frozen(self) -> list[Pulsed]:
-        """Those that once answered, and have not for too long."""
+    def frozen(self) -> list[Any]:
+        """Those that have not answered for too long."""
         if not self._asked:
             return []
         answered, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
         for reference in answered:
             worker, _ = self._asked.pop(reference)
             self._have_lived.add(id(worker))
-        return [
-            worker
-            for worker, at in self._asked.values()
-            if id(worker) in self._have_lived and self.clock() - at > self.limit_s
-        ]
+        now = self.clock()
+        return [worker for worker, at in self._asked.values() if now - at > self._limit_s(worker)]
+
+    def _limit_s(self, worker: Pulsed) -> float:
+        return self.limit_s if id(worker) in self._have_lived else self.start_limit_s

@@ -394,9 +394,9 @@ class TargetState:
     def _batch_is_built(self) -> bool:
         if len(self.built) + len(self.building) >= self._batch():
             return True
-        return not self.to_build and not self.building and not self._room()
+        return not self.to_build and not self.building and not self.room()
 
-    def _room(self) -> int:
+    def room(self) -> int:
         """Candidates that may still be proposed within `trials`."""
         if self.stopping or self.phase is not Phase.TUNE:
             return 0
@@ -416,7 +416,7 @@ class TargetState:
             waiting += len(self.building) + len(self.built)
             if 2 * waiting > self._batch():
                 return []  # not one by one
-        room = min(self._room(), self._batch() - waiting)
+        room = min(self.room(), self._batch() - waiting)
         if room <= 0:
             return []
         wanted = allocate(

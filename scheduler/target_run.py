@@ -32,6 +32,7 @@ from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
 from tunefarm.scheduler.conductor import Conductor
 from tunefarm.scheduler.crew import Heard
 from tunefarm.scheduler.finals import Finals
+from tunefarm.scheduler.fleet import Plan
 from tunefarm.scheduler.leases import Leases
 from tunefarm.scheduler.ledger import Ledger
 from tunefarm.scheduler.messages import (
@@ -53,10 +54,13 @@ from tunefarm.scheduler.messages import (
 )
 from tunefarm.scheduler.progress import Reporter, tuning_snapshot
 from tunefarm.scheduler.races import Races
-from tunefarm.scheduler.ray_crew import Plan, RayCrew
+from tunefarm.scheduler.ray_crew import RayCrew
+from tunefarm.scheduler.sharing import WEIGHTS
 from tunefarm.scheduler.state import Limits, TargetState
 from tunefarm.search.candidate import baseline
 
+_HEAR_EVERY_S = 20.0
+"""Between two looks at what other jobs have found out."""
 _SYNC_EVERY_S = 20.0
 _LESSONS_LIMIT_S = 60.0
 
@@ -117,7 +121,7 @@ class TargetRun:
         )
         self.finals = Finals(self.home, self.races, self.directory)
         self.crew: RayCrew | None = None
-        self.last_sync = time.monotonic()
+        self.last_sync = self.last_heard = time.monotonic()
 
     # -------------------------------------------------------------------- run
 
@@ -147,7 +151,10 @@ class TargetRun:
         conductor.give(assignments)
         while self.state.phase is not Phase.DONE:
             self.check()
+            began = time.monotonic()
             conductor.turn(0.5, self._clock())
+            if self.on_farm and not self.state.leases.units:
+                self.started += time.monotonic() - began  # waiting is not on the job's time
             self._report()
         return self.finals.packaged()
 
@@ -167,6 +174,7 @@ class TargetRun:
             roof_path(self.home, device),
             self.on_farm,
             self.limits.shared_processor,
+            WEIGHTS[self.job.options.get("priority", "normal")],
             self._say,
             None if self.on_farm else self.limits.builders,
         )
@@ -349,11 +357,23 @@ class TargetRun:
     # ------------------------------------------------------------------ events
 
     def _clock(self) -> list[Event]:
-        until = self._tune_until()
-        if until is not None and time.monotonic() > until:
+        now, until = time.monotonic(), self._tune_until()
+        if until is not None and now > until:
             self.spent = True
             return [BudgetSpent()]
+        tunes = self.state.phase is Phase.TUNE
+        if self.on_farm and tunes and now - self.last_heard > _HEAR_EVERY_S:
+            self.last_heard = now
+            return self._hear_of_others()
         return []
+
+    def _hear_of_others(self) -> list[Event]:
+        if self.job.options.get("retune"):
+            return []
+        found = self.ledger.hear_of_others(self.program.between_bytes, self.state.room())
+        if found:
+            self._say(f"{len(found) // 2} results of jobs that run beside this one are taken over")
+        return found
 
     def _stale(self, heard: Heard) -> None:
         self.journal.add_event(

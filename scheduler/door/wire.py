@@ -41,6 +41,7 @@ class Submission(BaseModel):
     transfer: bool = True
     seed: int = 0
     no_device: Literal["fail", "skip"] = "fail"
+    priority: Literal["low", "normal", "high"] = "normal"
 
     def arguments(self) -> list[str]:
         """Of the command. Values are joined to their options, so that none can pass for one."""
@@ -53,6 +54,7 @@ class Submission(BaseModel):
             "strategy": self.strategy,
             "seed": self.seed,
             "no-device": self.no_device,
+            "priority": self.priority,
         }
         shapes = [f"--shape={name}={','.join(map(str, dims))}" for name, dims in self.shapes]
         flags = ["--retune"] * self.retune + ["--no-transfer"] * (not self.transfer)

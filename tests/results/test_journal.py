@@ -21,7 +21,7 @@ from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.facts import Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
-from tunefarm.results.known import known, known_before, note_between
+from tunefarm.results.known import known, known_before, note_between, twin
 from tunefarm.search.candidate import Candidate
 
 
@@ -115,6 +115,23 @@ def test_outcomes_come_in_the_order_in_which_they_happened(journal: Journal) -> 
     journal.add_measurements("net-1", "llvm", [Measurement("a", "race", 0, (9.0,))])
     found = journal.outcomes("net-1", "llvm")
     assert found == [("a", 2.0, False), ("b", None, False), ("c", 4.0, True)]
+
+
+def test_the_same_is_not_begun_twice(home: Home, journal: Journal, device: Device) -> None:
+    targets = [JobTarget("llvm", device.target, device, "tc")]
+    again = make_job(job="net-2")
+    lock = DriverLock(home, "net-1")
+    assert lock.acquire()
+    found = twin(journal, again, targets)
+    assert found is not None
+    assert found.id == "net-1"
+    otherwise = dataclasses.replace(again, options={**again.options, "seed": 1})
+    assert twin(journal, otherwise, targets) is None
+    assert twin(journal, dataclasses.replace(again, model_digest="1" * 64), targets) is None
+    assert twin(journal, again, [dataclasses.replace(targets[0], name="host")]) is None
+    journal.add_event("net-1", "succeeded")
+    assert twin(journal, again, targets) is None, "that is what is known, not what is being done"
+    lock.release()
 
 
 def test_results_of_earlier_jobs_are_known(journal: Journal, device: Device) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,3 +66,41 @@ def test_machines_killed_in_mid_job(farm: Farm, tmp_path: Path, report: Report) 
         journal.close()
         farm.join(f"again{number}").await_line("joined the farm")
     report(node_kills=NODE_KILLS, jobs_finished=NODE_KILLS, results=results)
+
+
+@pytest.mark.timeout(3600)
+def test_jobs_share_the_machines(farm: Farm, tmp_path: Path, report: Report) -> None:
+    """Three at once on two units, through the door: each makes headway beside the others, and no
+    unit ever measures for two at a time."""
+    user = farm.user("three")
+    names = {"a": "normal", "b": "normal", "c": "low"}
+    model = models.cnn(tmp_path / "cnn.onnx")
+    jobs = {}
+    for name, priority in names.items():
+        options = ("--trials", 400, "--retune", "--name", name, "--priority", priority)
+        sent = tunefarm(
+            *("submit", model, "--targets", "llvm", *options), "--detach", "--json", **user
+        )
+        assert sent.code == 0, sent.err
+        jobs[sent.json["job"]] = name
+    for job in jobs:
+        done = tunefarm("watch", job, "--json", timeout=1800, **user)
+        assert done.code == 0, done.err
+        assert done.json["targets"]["llvm"]["verdict"] == "FASTER"
+    journal = Journal(farm.head.home)
+    facts = dict(journal.all_facts())
+    journal.close()
+    mine = [row for row in facts["measurements"] if row["job"] in jobs]
+    rows = sorted(
+        (row["time"], row["unit"], row["job"]) for row in mine if row["stage"] == "screen"
+    )
+    together = max(min(at for at, _, job in rows if job == one) for one in jobs)
+    first_over = min(max(at for at, _, job in rows if job == one) for one in jobs)
+    shares = Counter(jobs[job] for at, _, job in rows if together < at < first_over)
+    moves = 0
+    for unit in {unit for _, unit, _ in rows}:
+        order = [job for _, one, job in rows if one == unit]
+        moves += sum(before != after for before, after in itertools.pairwise(order))
+    assert min(shares[name] for name in ("a", "b")) > 20, shares
+    assert moves < 40, "a turn is longer than a candidate"
+    report(seconds_together=round(first_over - together, 1), moves=moves, results=dict(shares))

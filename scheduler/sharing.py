@@ -1,0 +1,122 @@
+"""How jobs share a farm: fairly, by weight, and by turns where there is less than one for each.
+
+Pure. Each job has a virtual time, the seconds that it was served over its weight; whoever has had
+least is served first: weighted fair queueing (Demers, Keshav, Shenker, SIGCOMM 1989) with a device
+for a link and `TURN_S` of it for a packet. A job that comes later begins where the others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+TURN_S = 60.0
+"""A job that has a device keeps it for so long, unless others come or go."""
+SILENT_S = 30.0
+"""Whoever has not asked for so long is gone."""
+SETTLE_S = 8.0
+"""A broker that has just begun gives out nothing new: others may have it, and will say so."""
+WEIGHTS = {"low": 1.0, "normal": 3.0, "high": 9.0}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a job wants.
+
+    Attributes:
+        pool: only jobs with the same one share: a kind of device, or builders.
+        there: what is in the pool, as far as this job sees.
+        held: what it has of it.
+    """
+
+    job: str
+    pool: str
+    weight: float
+    there: frozenset[str]
+    held: frozenset[str]
+
+
+@dataclass
+class _Claimant:
+    claim: Claim
+    since: float
+    heard: float
+    served: float
+    """Virtual time."""
+
+
+@dataclass
+class Pool:
+    """Who has what of one pool."""
+
+    began: float
+    decided: float = 0.0
+    there: frozenset[str] = frozenset()
+    claimants: dict[str, _Claimant] = field(default_factory=dict)
+    given: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By job."""
+
+    def ask(self, claim: Claim, now: float) -> frozenset[str]:
+        """What the job may have from now on; it is to ask again, and to give back what is not among
+        it."""
+        changed = self._forget(now)
+        if claim.job in self.claimants:
+            self.claimants[claim.job].claim = claim
+            self.claimants[claim.job].heard = now
+        else:
+            begins = min((one.served for one in self.claimants.values()), default=0.0)
+            self.claimants[claim.job] = _Claimant(claim, now, now, begins)
+            self.given[claim.job] = claim.held
+            changed = True
+        if claim.there != self.there:
+            self.there, changed = claim.there, True
+        if now - self.began < SETTLE_S:
+            return self.given[claim.job]
+        if changed or now - self.decided > TURN_S or not self.decided:
+            self._decide(now)
+        return self.given[claim.job]
+
+    def _forget(self, now: float) -> bool:
+        gone = [job for job, one in self.claimants.items() if now - one.heard > SILENT_S]
+        for job in gone:
+            del self.claimants[job], self.given[job]
+        return bool(gone)
+
+    def _decide(self, now: float) -> None:
+        passed = now - self.decided if self.decided else 0.0
+        for job, one in self.claimants.items():
+            one.served += passed * len(self.given[job]) / one.claim.weight
+        self.decided = now
+        queue = sorted(self.claimants.items(), key=lambda pair: (pair[1].since, pair[0]))
+        times = {job: one.served for job, one in queue}
+        weights = {job: one.claim.weight for job, one in queue}
+        self.given = divide(self.there, times, weights, self.given)
+
+
+def divide(
+    there: Collection[str],
+    times: Mapping[str, float],
+    weights: Mapping[str, float],
+    given: Mapping[str, frozenset[str]],
+) -> dict[str, frozenset[str]]:
+    """All of `there`, each to one job; jobs keep what they have as far as their share goes.
+
+    Args:
+        times: the virtual time of each job, those that have waited longest first.
+        given: what each has so far.
+    """
+    if not times:
+        return {}
+    shares = dict.fromkeys(times, 0)
+    for _ in there:
+        first = min(times, key=lambda job: times[job] + shares[job] * TURN_S / weights[job])
+        shares[first] += 1
+    found, free = {}, set(there)
+    for job, share in shares.items():
+        found[job] = set(sorted(given.get(job, frozenset()) & free)[:share])
+        free -= found[job]
+    for job, share in shares.items():
+        more = sorted(free)[: share - len(found[job])]
+        found[job].update(more)
+        free.difference_update(more)
+    return {job: frozenset(names) for job, names in found.items()}

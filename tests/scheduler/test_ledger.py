@@ -1,0 +1,68 @@
+"""What jobs that run beside this one have measured counts once, and for both."""
+
+from __future__ import annotations
+
+from tests.results.test_journal import make_job
+from tunefarm.devices.device import Device
+from tunefarm.frontend.program import TuningTask
+from tunefarm.home import Home
+from tunefarm.results.driver_lock import DriverLock
+from tunefarm.results.facts import JobTarget, Measurement
+from tunefarm.results.journal import Journal
+from tunefarm.results.known import note_between
+from tunefarm.scheduler.ledger import Ledger
+from tunefarm.scheduler.messages import Builders, Imported, Joined, Phase, Screened, Task
+from tunefarm.scheduler.state import Limits, TargetState
+from tunefarm.search.candidate import Candidate, baseline
+
+BETWEEN = 1000
+
+
+def test_results_of_a_job_that_runs_beside_are_taken_over(home: Home, device: Device) -> None:
+    journal = Journal(home)
+    target = JobTarget("llvm", device.target, device, "tc")
+    older, younger = make_job(job="net-1"), make_job(job="net-2")
+    for job in (older, younger):
+        journal.add_job(job, [target])
+        note_between(journal, job.id, "llvm", BETWEEN)
+        journal.add_tasks(job.id, "llvm", [TuningTask("task", "matmul", ("f",), 1, 1.0, 1, ())])
+    theirs = [
+        Candidate("task", device.target.text, "tc", f"[[{n}],[]]", "random") for n in range(4)
+    ]
+    journal.add_candidates("net-1", "llvm", theirs)
+    for number, one in enumerate(theirs[:3]):
+        made = Measurement(one.id, "screen", 0, (1e-3 * (number + 1),))
+        journal.add_measurements("net-1", "llvm", [made])
+
+    ledger, state = Ledger(journal, younger, target), TargetState(Limits(trials=10))
+    untuned = baseline("task", device.target.text, "tc")
+    ledger.candidates[untuned.id] = untuned
+    state.handle(Imported((Task("task", 1, untuned.id),)))
+    state.handle(Joined("unit0"))
+    state.handle(Builders(1))
+    state.handle(Screened(untuned.id, 9e-3))
+    assert state.phase is Phase.TUNE
+    assert ledger.hear_of_others(BETWEEN, state.room()) == [], "that job is not running"
+
+    lock = DriverLock(home, "net-1")
+    assert lock.acquire()
+    for event in ledger.hear_of_others(BETWEEN, 2):
+        state.handle(event)
+        state.validate()
+    assert state.measured == 2
+    assert state.room() + sum(state.proposing.values()) == 8, "they are on its account"
+    assert state.tasks["task"].latency_s == 1e-3
+    for event in ledger.hear_of_others(BETWEEN, 10):
+        state.handle(event)
+    assert state.measured == 3, "each once, and none that has no result"
+    assert ledger.hear_of_others(BETWEEN, 10) == []
+    assert {one.id for one in journal.candidates("net-2", "llvm")} == {c.id for c in theirs[:3]}
+
+    again = TargetState(Limits(trials=10))
+    again.restore(Imported((Task("task", 1, untuned.id),)))
+    resumed = Ledger(journal, younger, target, {untuned.id: untuned})
+    assert len(resumed.take_known(BETWEEN)) == 3
+    resumed.retell(again)
+    assert again.measured == 3, "a job that is resumed knows them still"
+    lock.release()
+    journal.close()
