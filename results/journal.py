@@ -20,6 +20,7 @@ from tunefarm.devices.target import target_from_json
 from tunefarm.errors import Failure, JobError, UnknownJob
 from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
+from tunefarm.measure.calibration import factors
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import life, schema
 from tunefarm.results.driver_lock import driver_is_alive
@@ -394,9 +395,19 @@ class Journal:
     def outcomes(self, job: str, target: str) -> list[tuple[str, float | None, bool]]:
         """What became of each candidate, baselines included, in the order in which it happened:
         its id, median latency in seconds (None for a failure), and whether it was given up. What
-        was withdrawn is not among it."""
+        was withdrawn is not among it; latencies of several units are made comparable
+        (`calibration`)."""
+        canaries: dict[str, list[float]] = {}
+        for block in self.blocks(job, target):
+            canaries.setdefault(block["unit"], []).append(block["canary_s"])
+        factor = factors(canaries)
         rows: list[tuple[float, str, float | None, bool]] = [
-            (r["time"], r["candidate"], statistics.median(r["samples"]), r["truncated"])
+            (
+                r["time"],
+                r["candidate"],
+                statistics.median(r["samples"]) * factor.get(r["unit"], 1.0),
+                r["truncated"],
+            )
             for r in self._counting(self._of(schema.measurements, job, target))
             if r["stage"] in ("screen", "baseline")
         ]

@@ -23,12 +23,13 @@ class Broker:
 
     def __init__(self) -> None:
         self._pools: dict[str, Pool] = {}
+        self._began = time.monotonic()
 
     def ask(self, claims: tuple[Claim, ...]) -> dict[str, frozenset[str]]:
         """By pool, what the job may have from now on."""
         now = time.monotonic()
         return {
-            claim.pool: self._pools.setdefault(claim.pool, Pool(now)).ask(claim, now)
+            claim.pool: self._pools.setdefault(claim.pool, Pool(self._began)).ask(claim, now)
             for claim in claims
         }
 

@@ -231,7 +231,9 @@ class Fleet:
             self.drop_builder(who)
             return []
         if isinstance(who, str):
-            self.has_had_a_unit = True
+            if not self.has_had_a_unit:
+                self.has_had_a_unit = True
+                self.soon()  # for builders too
             return [Joined(who)]
         self.idle.append(who)
         return self._counted()

@@ -10,6 +10,7 @@ from typing import Any
 
 from tunefarm.errors import Failure
 from tunefarm.measure.build import BuildOutcome, Library
+from tunefarm.measure.calibration import factors
 from tunefarm.measure.facts import Screening
 from tunefarm.measure.runner import ScreenOutcome
 from tunefarm.results.driver_lock import driver_is_alive
@@ -64,6 +65,8 @@ class Ledger:
     build_seconds: dict[str, float] = field(default_factory=dict)
     blocks: dict[str, int] = field(default_factory=dict)
     """By unit, the number of its present measuring block."""
+    canaries: dict[str, list[float]] = field(default_factory=dict)
+    """By unit, seconds of its canaries in this life of the job."""
 
     def take_known(self, between: int) -> list[Known]:
         """What earlier jobs measured on this device with this toolchain, of models in which kernels
@@ -188,12 +191,14 @@ class Ledger:
         if block is not None:
             number = self.journal.add_block(job, name, block.canary_s, block.conditions, unit)
             self.blocks[unit] = number
+            self.canaries.setdefault(unit, []).append(block.canary_s)
         if outcome.failure is not None:
             return self.failed(candidate, outcome.failure, unit)
         assert outcome.screening is not None
         made = self._measurement(candidate, unit, outcome.screening)
         self.journal.add_measurements(job, name, [made])
         latency = statistics.median(outcome.screening.samples)
+        latency *= factors(self.canaries).get(unit, 1.0)
         self.note(candidate, latency, outcome.screening.truncated)
         return Screened(candidate, latency)
 

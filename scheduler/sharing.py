@@ -47,7 +47,7 @@ class _Claimant:
 
 @dataclass
 class Pool:
-    """Who has what of one pool."""
+    """Who has what of one pool; `began` is when its broker did."""
 
     began: float
     decided: float = 0.0

@@ -20,6 +20,7 @@ from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.assemble import Assembled
 from tunefarm.measure.build import BuildRequest
+from tunefarm.measure.calibration import strangers
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.roofline import roof_path
@@ -122,6 +123,7 @@ class TargetRun:
         self.finals = Finals(self.home, self.races, self.directory)
         self.crew: RayCrew | None = None
         self.last_sync = self.last_heard = time.monotonic()
+        self.waits = False
 
     # -------------------------------------------------------------------- run
 
@@ -153,10 +155,19 @@ class TargetRun:
             self.check()
             began = time.monotonic()
             conductor.turn(0.5, self._clock())
-            if self.on_farm and not self.state.leases.units:
-                self.started += time.monotonic() - began  # waiting is not on the job's time
+            if self.on_farm:
+                self._note_waiting(time.monotonic() - began)
             self._report()
         return self.finals.packaged()
+
+    def _note_waiting(self, seconds: float) -> None:
+        """Without a unit time passes, but not on the job's account."""
+        waits = not self.state.leases.units
+        if waits:
+            self.started += seconds
+        if waits and not self.waits:
+            self._say("waits for its turn on a device")
+        self.waits = waits
 
     def close(self) -> None:
         """End its workers."""
@@ -219,6 +230,11 @@ class TargetRun:
             )
         if phase is Phase.RACE:
             tasks = self.state.tasks.values()
+            for unit in strangers(self.ledger.canaries):
+                self._say(
+                    f"{unit} is more than a quarter slower or faster than the others of its kind; "
+                    "look at it, or keep it out: tunefarm devices quarantine"
+                )
             self.races.settle(affordable(tasks, self.protocol, self.budget_s))
             self._leave_lessons()
         if phase is Phase.FINAL:

@@ -312,11 +312,14 @@ def test_nothing_is_left_running(farm: dict[str, Any]) -> None:
     assert left_over(str(farm["home"].root)) == []
 
 
-def test_planted_faults_are_recorded_and_the_job_finishes(home: Home, tmp_path: Path) -> None:
+def test_planted_faults_are_recorded_and_the_job_finishes(
+    farm: dict[str, Any], tmp_path: Path
+) -> None:
     done = tunefarm(
         *("submit", models.matmul(tmp_path / "mm.onnx"), "--targets", "llvm", "--json"),
         *("--trials", 12, "--strategy", "random"),
         TUNEFARM_PLUGINS="tests.plugins.faults",
+        **farm["env"],
     )
     assert done.code == 0, done.err
     row = done.json["targets"]["llvm"]
@@ -324,14 +327,15 @@ def test_planted_faults_are_recorded_and_the_job_finishes(home: Home, tmp_path: 
     assert all(count == 1 for count in row["failures"].values())
     assert row["candidates"] == 12
     assert row["parity"]["passed"]
-    assert left_over(str(home.root)) == []
+    assert left_over(str(farm["home"].root)) == []
 
 
 def test_where_transposes_would_stay_inside_both_layouts_are_measured(
-    home: Home, tmp_path: Path
+    farm: dict[str, Any], tmp_path: Path
 ) -> None:
-    model = models.rows_inside(tmp_path / "rows.onnx")
-    done = tunefarm("submit", model, "--targets", "llvm", "--trials", 6, "--json")
+    model, home = models.rows_inside(tmp_path / "rows.onnx"), farm["home"]
+    options = ("--targets", "llvm", "--trials", 6, "--json")
+    done = tunefarm("submit", model, *options, **farm["env"])
     assert done.code == 0, done.err
     journal = Journal(home)
     (event,) = [e for e in journal.events(done.json["job"]) if e["kind"] == "layout"]
@@ -341,7 +345,7 @@ def test_where_transposes_would_stay_inside_both_layouts_are_measured(
     faster = measured_ms["NCHW"] > 1.02 * measured_ms["NHWC"]
     assert event["detail"]["layout"] == ("NHWC" if faster else "NCHW")
     artifact = done.json["targets"]["llvm"]["artifact"]
-    manifest = tunefarm("artifacts", "inspect", artifact, "--json").json
+    manifest = tunefarm("artifacts", "inspect", artifact, "--json", **farm["env"]).json
     assert f'"{event["detail"]["layout"]}"' in json.dumps(manifest)
     assert f"computed in {event['detail']['layout']}" in done.err
     job = home.job_dir(done.json["job"]) / "llvm"
@@ -465,13 +469,13 @@ def test_mlflow_down_stops_nothing_and_catches_up_later(home: Home, tmp_path: Pa
         server.kill()
 
 
-def test_detach_watch_and_no_device_skip(home: Home, tmp_path: Path) -> None:
+def test_detach_watch_and_no_device_skip(farm: dict[str, Any], tmp_path: Path) -> None:
     model = models.matmul(tmp_path / "mm.onnx")
     options = ("--targets", "cuda,llvm", "--no-device", "skip", "--trials", 4, "--detach")
-    submitted = tunefarm("submit", model, *options, "--json")
+    submitted = tunefarm("submit", model, *options, "--json", **farm["env"])
     assert submitted.code == 0
     assert submitted.json["status"] == "queued"
-    watched = tunefarm("watch", submitted.json["job"], "--json")
+    watched = tunefarm("watch", submitted.json["job"], "--json", **farm["env"])
     assert watched.code == 0, watched.err
     assert watched.json["status"] == "succeeded"
     assert "no registered device" in watched.json["targets"]["cuda"]["skipped"]

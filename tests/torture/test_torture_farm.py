@@ -90,10 +90,8 @@ def test_jobs_share_the_machines(farm: Farm, tmp_path: Path, report: Report) -> 
     journal = Journal(farm.head.home)
     facts = dict(journal.all_facts())
     journal.close()
-    mine = [row for row in facts["measurements"] if row["job"] in jobs]
-    rows = sorted(
-        (row["time"], row["unit"], row["job"]) for row in mine if row["stage"] == "screen"
-    )
+    screened = [row for row in facts["measurements"] if row["stage"] == "screen"]
+    rows = sorted((r["time"], r["unit"], r["job"]) for r in screened if r["job"] in jobs)
     together = max(min(at for at, _, job in rows if job == one) for one in jobs)
     first_over = min(max(at for at, _, job in rows if job == one) for one in jobs)
     shares = Counter(jobs[job] for at, _, job in rows if together < at < first_over)
