@@ -152,14 +152,20 @@ def ask_command(home: Home, arguments: Sequence[str]) -> dict[str, Any]:
     Raises:
         TunefarmError: the one that it ended with.
     """
-    done = subprocess.run(
-        _command(arguments),
-        env=home.environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_LIMIT_S,
-    )
+    try:
+        done = subprocess.run(
+            _command(arguments),
+            env=home.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_LIMIT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise TunefarmError(
+            f"tunefarm {arguments[0]} has not ended in {COMMAND_LIMIT_S:.0f} s",
+            hint="Look at the head: are its machines there?",
+        ) from None
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
