@@ -15,7 +15,7 @@ from tunefarm.scheduler.sharing import Claim, Pool
 NAME, NAMESPACE = "tunefarm-broker", "tunefarm"
 HEAD = "node:__internal_head__"
 """Ray's name for a resource that its head alone has."""
-ANSWER_LIMIT_S = 20.0
+ANSWER_LIMIT_S, LEAVE_LIMIT_S = 20.0, 5.0
 
 
 class Broker:
@@ -33,8 +33,24 @@ class Broker:
             for claim in claims
         }
 
+    def leave(self, job: str) -> None:
+        """It has ended; whoever does not say so is missed after a while."""
+        for pool in self._pools.values():
+            pool.leave(job)
+
 
 _remote: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0)(Broker)
+
+
+def _broker() -> Any:
+    """The farm's one, made if there is none."""
+    return _remote.options(
+        name=NAME,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        resources={HEAD: 0.001},
+    ).remote()
 
 
 @dataclass
@@ -66,14 +82,12 @@ class Share:
             for pool, names in there.items()
         )
         with contextlib.suppress(ray.exceptions.RayError, ValueError):  # it is just being made
-            broker = _remote.options(
-                name=NAME,
-                namespace=NAMESPACE,
-                lifetime="detached",
-                get_if_exists=True,
-                resources={HEAD: 0.001},
-            ).remote()
-            self._asked, self._at = broker.ask.remote(claims), time.monotonic()
+            self._asked, self._at = _broker().ask.remote(claims), time.monotonic()
+
+    def leave(self) -> None:
+        if not self.is_alone:
+            with contextlib.suppress(ray.exceptions.RayError, ValueError, TimeoutError):
+                ray.get(_broker().leave.remote(self.job), timeout=LEAVE_LIMIT_S)
 
     def is_news(self) -> bool:
         """Whether the broker has answered with something else than before."""

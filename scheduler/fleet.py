@@ -315,6 +315,7 @@ class Fleet:
     def close(self) -> None:
         for worker in (*self.builders, *self.units.values()):
             ray.kill(worker.actor)
+        self.share.leave()
 
 
 DEVICE_PLACE = "beside "

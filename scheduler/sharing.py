@@ -55,11 +55,20 @@ class Pool:
     claimants: dict[str, _Claimant] = field(default_factory=dict)
     given: dict[str, frozenset[str]] = field(default_factory=dict)
     """By job."""
+    left: bool = False
+    """Somebody has since the last decision."""
+
+    def leave(self, job: str) -> None:
+        """It wants nothing more."""
+        if self.claimants.pop(job, None) is not None:
+            del self.given[job]
+            self.left = True
 
     def ask(self, claim: Claim, now: float) -> frozenset[str]:
         """What the job may have from now on; it is to ask again, and to give back what is not among
         it."""
-        changed = self._forget(now)
+        changed = self._forget(now) or self.left
+        self.left = False
         if claim.job in self.claimants:
             self.claimants[claim.job].claim = claim
             self.claimants[claim.job].heard = now

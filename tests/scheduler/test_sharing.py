@@ -106,6 +106,17 @@ def test_a_late_job_gets_no_more_than_its_share_and_the_dead_nothing() -> None:
     assert farm.held["a"], "its unit came back"
 
 
+def test_who_leaves_is_not_waited_for() -> None:
+    farm = Farm(1, {"a": 3.0, "b": 3.0})
+    farm.run(100)
+    holder = next(job for job, units in farm.held.items() if units)
+    del farm.weights[holder], farm.held[holder]
+    farm.pool.leave(holder)
+    farm.pool.leave("nobody")
+    farm.run(5)
+    assert all(farm.held.values())
+
+
 def test_a_broker_that_begins_anew_takes_nothing_away() -> None:
     pool, there = Pool(began=0.0), frozenset({"x", "y"})
     first = Claim("a", "cpu", 1.0, there, frozenset({"x"}))
