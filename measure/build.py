@@ -65,7 +65,7 @@ class Builder:
         started = time.monotonic()
         library, failure = None, None
         try:
-            library = self._child.call(request, self._limit_s)
+            library = self._child.insist(request, self._limit_s)
         except ChildTimeout:
             failure = Failure(FailureKind.COMPILE_TIMEOUT, f"not built within {self._limit_s:g} s")
         except ChildDied as error:

@@ -136,8 +136,8 @@ class Runner:
         limit += STEADY_ALLOWANCE_S if VARIABLE in self._environment else 0.0
         try:
             if not request.make_reference:
-                self._child.call(Prepare(request.facts, request.protocol.seeds), PREPARE_LIMIT_S)
-            return ScreenOutcome(self._child.call(request, limit), None)
+                self._child.insist(Prepare(request.facts, request.protocol.seeds), PREPARE_LIMIT_S)
+            return ScreenOutcome(self._child.insist(request, limit), None)
         except ChildTimeout:
             failure = Failure(FailureKind.RUN_TIMEOUT, f"no result within {limit:.1f} s")
         except ChildDied as error:
@@ -162,7 +162,7 @@ class Runner:
                 seconds = request.protocol.kernel_s(len(request.kernels))
                 one = KernelRace(facts, entries, request.protocol, request.rounds, seconds, seed)
                 try:
-                    results[facts.task] = child.call(one, 2 * request.protocol.run_limit_s)
+                    results[facts.task] = child.insist(one, 2 * request.protocol.run_limit_s)
                 except (ChildTimeout, ChildDied, ChildError):
                     results[facts.task] = {}
         return results
@@ -171,7 +171,7 @@ class Runner:
         """Samples of ``base`` and ``tuned`` in a fresh process, begun while all cores are there."""
         self.await_steady()
         with self._new_child() as child:
-            samples: dict[str, list[float]] = child.call(request, MODEL_LIMIT_S)
+            samples: dict[str, list[float]] = child.insist(request, MODEL_LIMIT_S)
         return samples
 
     def check(self, request: CheckRequest) -> Checked:
@@ -183,7 +183,7 @@ class Runner:
         self.await_steady()
         try:
             with self._new_child() as child:
-                found: Checked = child.call(request, MODEL_LIMIT_S)
+                found: Checked = child.insist(request, MODEL_LIMIT_S)
         except (ChildTimeout, ChildDied, ChildError) as error:
             raise JobFailed(f"the compiled model cannot be checked: {error}") from error
         return found
@@ -194,7 +194,7 @@ class Runner:
         self.await_steady()
         try:
             with self._new_child() as child:
-                found: list[dict[str, list[float]]] = child.call(request, MODEL_LIMIT_S)
+                found: list[dict[str, list[float]]] = child.insist(request, MODEL_LIMIT_S)
         except (ChildTimeout, ChildDied, ChildError):
             return []
         return found

@@ -26,7 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -52,14 +52,34 @@ def crc() -> Column[str]:
 
 
 def checksum(table: Table, row: Mapping[str, Any]) -> str:
-    """Of what `row` says in the columns that are given with it: 8 hex digits."""
-    told = [table.name, *(_plain(column, row.get(column.name)) for column in told_columns(table))]
+    """Of what `row` says: 8 hex digits."""
+    return _checksum(table, row, told_columns(table))
+
+
+def _checksum(table: Table, row: Mapping[str, Any], columns: Iterable[Column[Any]]) -> str:
+    told = [table.name, *(_plain(column, row.get(column.name)) for column in columns)]
     return f"{zlib.crc32(json.dumps(told, sort_keys=True).encode()):08x}"
 
 
+MEANS = {"means": True}
+"""Of a number that the fact gets when it is stored, and that says something: others refer to it, or
+its order counts."""
+
+
 def told_columns(table: Table) -> list[Column[Any]]:
-    """Those of a fact; its number and its checksum are given to it."""
-    return [c for c in table.columns if c.name != "crc" and c.autoincrement is not True]
+    """Those of a fact. Its checksum is given to it, and so is its number, which is no part of it
+    where it means nothing."""
+    return [
+        c
+        for c in table.columns
+        if c.name != "crc" and (c.autoincrement is not True or c.info.get("means"))
+    ]
+
+
+def number_that_means(table: Table) -> str | None:
+    """The column of such a number, where the table has one."""
+    found = (c.name for c in table.columns if c.autoincrement is True and c.info.get("means"))
+    return next(found, None)
 
 
 def _plain(column: Column[Any], value: Any) -> Any:
@@ -86,7 +106,11 @@ def is_sound(table: Table, row: Mapping[str, Any]) -> bool:
     if "crc" not in table.c:
         return True
     try:
-        return bool(row["crc"] == checksum(table, row))
+        if row["crc"] == checksum(table, row):
+            return True
+        # Up to schema 2 no number was a part of its fact.
+        old = [c for c in told_columns(table) if c.autoincrement is not True]
+        return number_that_means(table) is not None and row["crc"] == _checksum(table, row, old)
     except (TypeError, ValueError):  # of another type than its column
         return False
 
@@ -109,7 +133,7 @@ jobs = Table(
 job_events = Table(
     "job_events",
     metadata,
-    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("seq", Integer, primary_key=True, autoincrement=True, info=MEANS),
     Column("job", String, nullable=False, index=True),
     Column("time", Float, nullable=False),
     Column("kind", String, nullable=False),
@@ -194,7 +218,7 @@ failures = Table(
 blocks = Table(
     "blocks",
     metadata,
-    Column("block", Integer, primary_key=True, autoincrement=True),
+    Column("block", Integer, primary_key=True, autoincrement=True, info=MEANS),
     Column("job", String, nullable=False, index=True),
     Column("target", String, nullable=False),
     Column("time", Float, nullable=False),

@@ -48,7 +48,7 @@ class Store:
             sa.event.listen(self._engine, "connect", _configure_sqlite)
         try:
             self._bring_up_to_date()
-        except sa.exc.SQLAlchemyError as error:
+        except (sa.exc.SQLAlchemyError, UnicodeDecodeError) as error:
             damaged = self.is_sqlite and _is_damage(error)
             self.close()
             raise (DamagedStore if damaged else StoreError)(
@@ -69,18 +69,29 @@ class Store:
 
     def add(self, table: sa.Table, rows: Iterable[Mapping[str, Any]]) -> None:
         """Insert, leaving what is there already as it is."""
-        facts = [_with_checksum(table, row) for row in rows]
-        if not facts:
+        given = list(rows)
+        if not given:
             return
+        if (number := schema.number_that_means(table)) and number not in given[0]:
+            with self.together():
+                for row in given:
+                    self.add_numbered(table, row)
+            return
+        facts = [_with_checksum(table, row) for row in given]
         module = sqlite if self.is_sqlite else postgresql
         with self._writing() as connection:
             connection.execute(module.insert(table).on_conflict_do_nothing(), facts)
 
     def add_numbered(self, table: sa.Table, row: Mapping[str, Any]) -> int:
-        """Insert one; its number."""
+        """Insert one that is given a number which means something; that number."""
+        name = schema.number_that_means(table)
+        assert name is not None
         with self._writing() as connection:
-            result = connection.execute(sa.insert(table).values(_with_checksum(table, row)))
+            result = connection.execute(sa.insert(table).values({**row, "crc": ""}))
             (number,) = result.inserted_primary_key or (0,)
+            told = schema.checksum(table, {**row, name: int(number)})
+            mine = table.c[name] == int(number)
+            connection.execute(sa.update(table).where(mine).values(crc=told))
             return int(number)
 
     def drive(self, job: str) -> int:
@@ -115,7 +126,7 @@ class Store:
                     yield connection
                 finally:
                     self._open = None
-        except sa.exc.DBAPIError as error:
+        except (sa.exc.DBAPIError, UnicodeDecodeError) as error:
             raise StoreError(
                 f"the journal cannot be written: {reason(error)}",
                 hint="Nothing that was acknowledged is lost; free the disk or mend the store, "
@@ -162,7 +173,7 @@ class Store:
         try:
             with self._engine.connect() as connection:
                 yield connection
-        except sa.exc.DBAPIError as error:
+        except (sa.exc.DBAPIError, UnicodeDecodeError) as error:
             raise (DamagedStore if _is_damage(error) else StoreError)(
                 f"the journal cannot be read: {reason(error)}",
                 hint="Look at it, and mend it: tunefarm journal check --mend",
@@ -262,7 +273,11 @@ def _fill_checksums(connection: sa.Connection, table: sa.Table) -> None:
         connection.execute(update, changes)
 
 
-_MIGRATIONS = {1: _from_1}
+def _from_2(connection: sa.Connection) -> None:
+    """Numbers that mean something are parts of their facts; older facts are known as they are."""
+
+
+_MIGRATIONS = {1: _from_1, 2: _from_2}
 """By the version that each begins with."""
 _SCHEMA_LOCK = 7_483_652_109
 
@@ -298,6 +313,8 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _is_damage(error: Exception) -> bool:
+    if isinstance(error, UnicodeDecodeError):
+        return True  # what SQLite complains of cannot even be written down
     said = reason(error)
     return any(
         w in said for w in ("malformed", "not a database", "no such table", "no such column")

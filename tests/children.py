@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from tunefarm.errors import InvalidModel
 
@@ -29,6 +31,14 @@ def answer(request: str) -> object:
             os._exit(3)
         case "abort":
             os.abort()
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case str() if request.startswith("kill once "):
+            token = Path(request.removeprefix("kill once "))
+            if not token.exists():
+                token.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return os.getpid()
         case "eat":
             return len(bytearray(2**30))
         case "spawn":

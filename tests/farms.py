@@ -47,6 +47,7 @@ class Machine:
     ) -> None:
         self.name = name
         self.network = network
+        self.starts = 1
         self.home = Home(place / name).prepare()
         self.log = place / f"{name}.log"
         command = [sys.executable, "-m", "tunefarm", *map(str, args)]
@@ -132,8 +133,16 @@ class Farm:
         self.machines[:1] = [Machine(self.place, "head", "up", *options)]
         self.head.await_line("submit: tunefarm", self.starts)
 
-    def join(self, name: str) -> Machine:
-        network = self.bridge.network() if self.bridge else None
+    def rejoin(self, lost: Machine) -> Machine:
+        """A machine that was killed is started again, with what its home still has."""
+        again = self.join(lost.name, lost.network)
+        self.machines.remove(lost)
+        again.starts = lost.starts + 1
+        return again
+
+    def join(self, name: str, network: Network | None = None) -> Machine:
+        if network is None and self.bridge is not None:
+            network = self.bridge.network()
         host = network.address if network else self.host
         machine = Machine(
             self.place,

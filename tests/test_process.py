@@ -62,6 +62,17 @@ def test_a_death_is_told_with_its_reason(child: Child, request_: str, returncode
     assert child.call("pid", 10)
 
 
+def test_who_was_killed_by_somebody_else_is_asked_once_more(child: Child, tmp_path: Path) -> None:
+    assert child.insist(f"kill once {tmp_path / 'token'}", 10)
+    assert child.starts == 2
+    with pytest.raises(ChildDied):
+        child.insist("kill", 10)
+    assert child.starts == 3, "twice is its own fault; the next call starts another"
+    with pytest.raises(ChildDied):
+        child.insist("segfault", 10)
+    assert child.starts == 4, "so is a crash"
+
+
 def test_memory_is_limited() -> None:
     with Child(HANDLER, memory_bytes=2**28) as child, pytest.raises(ChildError) as caught:
         child.call("eat", 20)

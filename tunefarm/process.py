@@ -141,6 +141,17 @@ class Child:
             raise self._death() from None
         return self._receive(time.monotonic() + timeout)
 
+    def insist(self, request: Any, timeout: float) -> Any:
+        """As `call`, once more where a SIGKILL that is not ours ended the child: whoever sent it,
+        the system short of memory or a person, may have meant another one. Not for a child that
+        another thread ends."""
+        try:
+            return self.call(request, timeout)
+        except ChildDied as error:
+            if error.returncode != -signal.SIGKILL:
+                raise
+        return self.call(request, timeout)
+
     def _receive(self, deadline: float) -> Any:
         assert self._connection is not None
         try:

@@ -1,9 +1,8 @@
-"""Faults on a real Ray of several nodes."""
+"""A farm and its users: who gets in, and how jobs share it."""
 
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests import models
-from tests.command import finish, tunefarm
+from tests.command import tunefarm
 from tests.farms import Farm, farm_of, on_several_machines
 from tests.torture.conftest import Report
 from tunefarm.results.journal import Journal
 
 pytestmark = [pytest.mark.torture, on_several_machines]
-NODE_KILLS = 20
 
 
 @pytest.fixture(scope="module")
@@ -37,35 +35,6 @@ def test_without_the_token_nobody_gets_in(farm: Farm, tmp_path: Path) -> None:
     )
     assert refused.code == 5
     assert "cannot be reached" in refused.err
-
-
-@pytest.mark.timeout(7200)
-def test_machines_killed_in_mid_job(farm: Farm, tmp_path: Path, report: Report) -> None:
-    """The job goes on with the unit that is left; the machine comes back for the next one."""
-    model = models.cnn(tmp_path / "cnn.onnx")
-    results = 0
-    for number in range(NODE_KILLS):
-        name = f"dying{number}"
-        process = farm.submit(model, "--trials", 40, "--retune", "--name", name)
-        journal = Journal(farm.head.home)
-        for _ in range(1800):
-            jobs = [job for job in journal.jobs() if job.name == name]
-            if jobs and len(farm.units(jobs[0].id, "screen")) == 2:
-                break
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.1)
-        dying = farm.machines.pop(2 if number % 2 else 1)
-        dying.kill()
-        done = finish(process)
-        assert done.code == 0, done.err
-        made = journal.measurements(done.json["job"], "llvm", ("screen",))
-        assert len(made) == len({m.candidate for m in made}), "nothing twice"
-        assert done.json["targets"]["llvm"]["verdict"] == "FASTER"
-        assert not dying.processes(), "nothing of it is left"
-        results += len(made)
-        journal.close()
-        farm.join(f"again{number}").await_line("joined the farm")
-    report(node_kills=NODE_KILLS, jobs_finished=NODE_KILLS, results=results)
 
 
 @pytest.mark.timeout(3600)

@@ -135,6 +135,22 @@ def test_workers_frozen(farm: Farm, tmp_path: Path, report: Report) -> None:
     report(**afflicted(farm, models.cnn(tmp_path / "cnn.onnx"), TIMES, 75.0, harm))
 
 
+@on_several_machines
+@pytest.mark.timeout(7200)
+def test_machines_killed(farm: Farm, tmp_path: Path, report: Report) -> None:
+    """As if their power were cut; they come back and join again."""
+    chance = random.Random(4)
+
+    def harm() -> int:
+        dying = chance.choice(farm.machines[1:])
+        dying.kill()
+        assert not dying.processes(), "nothing of it is left"
+        farm.rejoin(dying).await_line("joined the farm", dying.starts + 1)
+        return 1
+
+    report(**afflicted(farm, models.cnn(tmp_path / "cnn.onnx"), TIMES, 20.0, harm))
+
+
 @on_several_networks
 @pytest.mark.timeout(7200)
 def test_machines_cut_off(
