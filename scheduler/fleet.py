@@ -27,6 +27,8 @@ from tunefarm.scheduler.pulse import Pulses
 
 SCAN_EVERY_S = 5.0
 """Between two looks at which machines are there."""
+WAITING_S = 1.0
+"""The same for a job that has no unit."""
 FIRST_ANSWER_S = 2.0
 """How long a machine that is new is waited for to say what it has; later is as well."""
 STARTS = 3
@@ -119,7 +121,8 @@ class Fleet:
             working: those that have something in hand.
             besides: whose pulse is to be felt as well.
         """
-        if not self.share.is_news() and time.monotonic() - self._scanned < SCAN_EVERY_S:
+        every_s = SCAN_EVERY_S if self.units else WAITING_S
+        if not self.share.is_news() and time.monotonic() - self._scanned < every_s:
             return []
         self._scanned = time.monotonic()
         there = {node.id: node for node in farm.nodes()}
@@ -140,7 +143,10 @@ class Fleet:
             unit
             for node in there.values()
             for unit, device in self._offered(node).items()
-            if self.plan.is_unit(device) and self._use(unit) is Use.FREE
+            if self.plan.is_unit(device)
+            and (
+                unit in self.units or self._use(unit) is Use.FREE
+            )  # drained, it is kept to the end
         }
         pools = {self.plan.pool: frozenset(units)}
         if self.has_had_a_unit:  # a job that waits for its devices keeps no builder from another

@@ -7,14 +7,14 @@ for a link and `TURN_S` of it for a packet. A job that comes later begins where 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 TURN_S = 60.0
 """A job that has a device keeps it for so long, unless others come or go."""
 SILENT_S = 30.0
 """Whoever has not asked for so long is gone."""
-SETTLE_S = 8.0
+SETTLE_S = 6.0
 """A broker that has just begun gives out nothing new: others may have it, and will say so."""
 WEIGHTS = {"low": 1.0, "normal": 3.0, "high": 9.0}
 
@@ -25,7 +25,7 @@ class Claim:
 
     Attributes:
         pool: only jobs with the same one share: a kind of device, or builders.
-        there: what is in the pool, as far as this job sees.
+        there: what is in the pool, as far as this job sees: what it may be given.
         held: what it has of it.
     """
 
@@ -51,7 +51,6 @@ class Pool:
 
     began: float
     decided: float = 0.0
-    there: frozenset[str] = frozenset()
     claimants: dict[str, _Claimant] = field(default_factory=dict)
     given: dict[str, frozenset[str]] = field(default_factory=dict)
     """By job."""
@@ -69,16 +68,15 @@ class Pool:
         it."""
         changed = self._forget(now) or self.left
         self.left = False
-        if claim.job in self.claimants:
-            self.claimants[claim.job].claim = claim
-            self.claimants[claim.job].heard = now
+        known = self.claimants.get(claim.job)
+        if known is not None:
+            changed = changed or claim.there != known.claim.there
+            known.claim, known.heard = claim, now
         else:
             begins = min((one.served for one in self.claimants.values()), default=0.0)
             self.claimants[claim.job] = _Claimant(claim, now, now, begins)
             self.given[claim.job] = claim.held
             changed = True
-        if claim.there != self.there:
-            self.there, changed = claim.there, True
         if now - self.began < SETTLE_S:
             return self.given[claim.job]
         if changed or now - self.decided > TURN_S or not self.decided:
@@ -99,33 +97,39 @@ class Pool:
         queue = sorted(self.claimants.items(), key=lambda pair: (pair[1].since, pair[0]))
         times = {job: one.served for job, one in queue}
         weights = {job: one.claim.weight for job, one in queue}
-        self.given = divide(self.there, times, weights, self.given)
+        views = {job: one.claim.there for job, one in queue}
+        self.given = divide(views, times, weights, self.given)
 
 
 def divide(
-    there: Collection[str],
+    views: Mapping[str, frozenset[str]],
     times: Mapping[str, float],
     weights: Mapping[str, float],
     given: Mapping[str, frozenset[str]],
 ) -> dict[str, frozenset[str]]:
-    """All of `there`, each to one job; jobs keep what they have as far as their share goes.
+    """All that any job sees, each to one of those that see it; jobs keep what they have as far as
+    their share goes.
 
     Args:
-        times: the virtual time of each job, those that have waited longest first.
+        views: by job, what it may be given; the jobs that have waited longest first.
+        times: the virtual time of each.
         given: what each has so far.
     """
-    if not times:
-        return {}
-    shares = dict.fromkeys(times, 0)
-    for _ in there:
-        first = min(times, key=lambda job: times[job] + shares[job] * TURN_S / weights[job])
-        shares[first] += 1
-    found, free = {}, set(there)
+    shares = dict.fromkeys(views, 0)
+
+    def first(name: str, among: Callable[[str], bool] = lambda job: True) -> str:
+        seers = [job for job, view in views.items() if name in view]
+        wanting = [job for job in seers if among(job)] or seers
+        return min(wanting, key=lambda job: times[job] + shares[job] * TURN_S / weights[job])
+
+    there = sorted(frozenset().union(*views.values()))
+    for name in there:
+        shares[first(name)] += 1
+    found: dict[str, set[str]] = {}
+    free = set(there)
     for job, share in shares.items():
-        found[job] = set(sorted(given.get(job, frozenset()) & free)[:share])
+        found[job] = set(sorted(given.get(job, frozenset()) & views[job] & free)[:share])
         free -= found[job]
-    for job, share in shares.items():
-        more = sorted(free)[: share - len(found[job])]
-        found[job].update(more)
-        free.difference_update(more)
+    for name in sorted(free):
+        found[first(name, lambda job: len(found[job]) < shares[job])].add(name)
     return {job: frozenset(names) for job, names in found.items()}

@@ -30,12 +30,15 @@ class Farm:
         self.held: dict[str, frozenset[str]] = dict.fromkeys(weights, frozenset())
         self.seconds: Counter[str] = Counter()
         self.moves = 0
+        self.drained: dict[str, str] = {}
+        """Units that one job alone may keep."""
 
     def run(self, seconds: float) -> None:
         until = self.now + seconds
         while self.now < until:
             for job, weight in self.weights.items():
-                claim = Claim(job, "cpu", weight, self.units, self.held[job])
+                away = {unit for unit, owner in self.drained.items() if owner != job}
+                claim = Claim(job, "cpu", weight, self.units - away, self.held[job])
                 may = self.pool.ask(claim, self.now)
                 others = frozenset().union(*(h for j, h in self.held.items() if j != job))
                 self.moves += len(may - others - self.held[job])
@@ -55,11 +58,35 @@ def test_everything_is_given_to_one_job(there, claims, data) -> None:
         have[job], last = frozenset(before[last:cut]), cut
     times = {job: time for job, (time, _) in claims.items()}
     weights = {job: weight for job, (_, weight) in claims.items()}
-    found = divide(there, times, weights, have)
+    found = divide(dict.fromkeys(claims, frozenset(there)), times, weights, have)
     assert sorted(unit for units in found.values() for unit in units) == sorted(there)
     for job, units in found.items():
         kept = len(units & have[job])
         assert kept == min(len(units), len(have[job])), "nothing changes hands that need not"
+
+
+@given(jobs, st.data())
+def test_a_job_is_given_what_it_sees(claims, data) -> None:
+    """A unit that is drained is seen by the job that has it alone."""
+    views = {job: frozenset(data.draw(names)) for job in claims}
+    have = {job: frozenset(data.draw(names)) for job in claims}
+    times = {job: time for job, (time, _) in claims.items()}
+    weights = {job: weight for job, (_, weight) in claims.items()}
+    found = divide(views, times, weights, have)
+    given_out = [unit for units in found.values() for unit in units]
+    assert sorted(given_out) == sorted(frozenset().union(*views.values()))
+    assert all(units <= views[job] for job, units in found.items())
+
+
+def test_what_is_drained_stays_where_it_is() -> None:
+    farm = Farm(2, {"a": 3.0})
+    farm.run(100)
+    farm.weights["b"], farm.held["b"] = 3.0, frozenset()
+    farm.drained = {"unit0": "a"}
+    farm.run(3000)
+    assert farm.held["a"] == {"unit0"}
+    assert farm.held["b"] == {"unit1"}
+    assert farm.moves <= 4
 
 
 @pytest.mark.parametrize(
