@@ -144,7 +144,7 @@ def test_machines_killed(farm: Farm, tmp_path: Path, report: Report) -> None:
     def harm() -> int:
         dying = chance.choice(farm.machines[1:])
         dying.kill()
-        assert not dying.processes(), "nothing of it is left"
+        assert not await_none(dying.processes), "nothing of it is left"
         farm.rejoin(dying).await_line("joined the farm", dying.starts + 1)
         return 1
 
