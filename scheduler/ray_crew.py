@@ -146,7 +146,8 @@ class RayCrew:
                 made = [
                     self._ask(one, "assemble", r) for one, r in zip(workers, work, strict=False)
                 ]
-                reference = actors.gather.remote(made)
+                here = farm.on(self.fleet.here)  # where the answers are to come anyway
+                reference = actors.gather.options(scheduling_strategy=here).remote(made)
             case _:
                 reference = ray.put([])
         due = time.monotonic() + self.limits[type(assignment.instruction)]

@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -53,13 +54,16 @@ def afflicted(
     found: Counter[str] = Counter()
     while found["faults"] < times:
         process = farm.submit(model, "--trials", 300, "--retune", "--name", f"job{found['jobs']}")
-        deadline = time.monotonic()
-        while process.poll() is None and found["faults"] < times:
-            if time.monotonic() > deadline and workers(farm, "ray::MeasureWorker"):
-                deadline = time.monotonic() + every_s
-                found["faults"] += harm()
-            time.sleep(0.2)
-        found.update(finished(farm, finish(process, 1200)))
+        with ThreadPoolExecutor(1) as reader:  # who is not read from stops writing
+            done = reader.submit(finish, process, 1800)
+            due = time.monotonic()
+            while not done.done() and found["faults"] < times:
+                if time.monotonic() > due and workers(farm, "ray::MeasureWorker"):
+                    due = time.monotonic() + every_s
+                    found["faults"] += harm()
+                time.sleep(0.2)
+            (farm.place / f"job{found['jobs']}.err").write_text(done.result().err)
+        found.update(finished(farm, done.result()))
     assert not await_none(lambda: workers(farm)), "no worker is left behind"
     return found
 
