@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,20 +38,31 @@ def is_door(address: str | None) -> bool:
     return address is not None and address.startswith(("http://", "https://"))
 
 
+def door_at(farm: str | None) -> str | None:
+    """The door's address; None where this machine's home is meant.
+
+    Raises:
+        UsageError: it is no door's.
+    """
+    from tunefarm.errors import UsageError
+
+    if farm is None or is_door(farm):
+        return farm
+    if farm == os.environ.get("TUNEFARM_FARM"):
+        return None  # HOST:PORT, at the head: it is there for `submit`
+    raise UsageError(
+        f"--farm {farm}: this command asks a farm's door, http://HOST:PORT",
+        hint="tunefarm up says where it is.",
+    )
+
+
 def open_desk(farm: str | None, token: str | None) -> Desk:
     """At the farm's door, or at the home of this machine."""
-    from tunefarm.errors import UsageError
     from tunefarm.home import Home
     from tunefarm.scheduler.desk import HomeDesk
 
-    if farm is None:
-        return HomeDesk(Home.from_environment().prepare())
-    if not is_door(farm):
-        raise UsageError(
-            f"--farm {farm}: this command asks a farm's door, http://HOST:PORT",
-            hint="tunefarm up says where it is.",
-        )
-    return open_door(farm, token)
+    url = door_at(farm)
+    return open_door(url, token) if url else HomeDesk(Home.from_environment().prepare())
 
 
 def open_door(url: str, token: str | None) -> RemoteDesk:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tunefarm.cli.common import json_option, open_job
-from tunefarm.cli.desk import farm_options, open_door
+from tunefarm.cli.desk import door_at, farm_options, open_door
 
 
 @click.command("resume")
@@ -21,8 +21,8 @@ def command(job: str, farm: str | None, token: str | None, as_json: bool) -> Non
     from tunefarm.cli.submit import run
     from tunefarm.scheduler.desk import check_resumable
 
-    if farm is not None:
-        say_queued(open_door(farm, token).resume(job), farm, as_json)
+    if url := door_at(farm):
+        say_queued(open_door(url, token).resume(job), url, as_json)
         return
     home, journal, found = open_job(job)
     check_resumable(found.id, journal.status(found.id))

@@ -31,7 +31,7 @@ def send(
     """
     from tunefarm.cli import results, watch
     from tunefarm.cli.desk import open_door
-    from tunefarm.errors import Interrupted
+    from tunefarm.errors import FarmUnreachable, Interrupted
     from tunefarm.results.documents import outcome
     from tunefarm.scheduler.desk import follow
     from tunefarm.scheduler.door.wire import Submission, file_name
@@ -46,13 +46,11 @@ def send(
     click.echo(f"job {queued['job']}", err=True)
     try:
         found = follow(desk, queued["job"], 2.0, watch.say)
-    except KeyboardInterrupt:
-        stopped = Interrupted(
-            "not followed any more; the job goes on",
-            hint=f"tunefarm watch {queued['job']} --farm {url}, or cancel it",
-        )
-        stopped.job = queued["job"]
-        raise stopped from None
+    except (KeyboardInterrupt, FarmUnreachable) as error:
+        lost = error if isinstance(error, FarmUnreachable) else Interrupted("not followed any more")
+        lost.hint = f"The job goes on: tunefarm watch {queued['job']} --farm {url}, or cancel it"
+        lost.job = queued["job"]
+        raise lost from None
     if as_json:
         show_json(outcome(found))
     else:

@@ -295,9 +295,12 @@ def _join(home: Home, other: Job, detach: bool, as_json: bool) -> None:
     """The same is being done already: follow that job."""
     from tunefarm.cli import results, watch
     from tunefarm.results import documents
-    from tunefarm.scheduler.desk import HomeDesk, follow
+    from tunefarm.results.driver_lock import driver_is_alive
+    from tunefarm.scheduler.desk import HomeDesk, await_driver, follow, start_driver
 
     click.echo(f"job {other.id} does the same already; --retune does it again", err=True)
+    if not driver_is_alive(home, other.id):  # whoever submitted it did not get that far
+        await_driver(home, other.id, start_driver(home, other.id))
     if detach:
         say_queued({"job": other.id, "status": "queued", "name": other.name}, None, as_json)
         return

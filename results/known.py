@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tunefarm.results.facts import Job, JobTarget
@@ -35,12 +35,14 @@ def known(
     between: int,
     top: int = 64,
     of_jobs: Callable[[str], bool] = lambda job: True,
+    besides: Collection[str] = (),
 ) -> list[Known]:
     """What earlier jobs found out about this job's kernels: same workload, target, toolchain
     and kind of device, in models between two of whose calls about as much is read (`between`
     bytes). Of each kernel the best `top` results, best first;
     failures are left out.
 
+    Those of the candidates `besides` are among it, however slow: the job has counted them before.
     Only jobs that are older than this one count, so that a resumed job knows what it knew; with
     `of_jobs`, only those among them for which it is true.
     """
@@ -67,7 +69,12 @@ def known(
     by_task: dict[str, list[Known]] = {}
     for result in ranked:
         by_task.setdefault(result.candidate.task, []).append(result)
-    return [one for task in sorted(by_task) for one in by_task[task][:top]]
+    return [
+        one
+        for task in sorted(by_task)
+        for rank, one in enumerate(by_task[task])
+        if rank < top or one.candidate.id in besides
+    ]
 
 
 def twin(journal: Journal, job: Job, targets: Sequence[JobTarget]) -> Job | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,24 +23,29 @@ def status(kinds: Sequence[str], has_driver: bool, had_driver: bool) -> str:
 
 
 def spent_s(events: Iterable[Mapping[str, Any]], measured: Iterable[float]) -> float:
-    """Seconds that the job's earlier lives were driven, waiting for a device not counted.
+    """Seconds that the job's earlier lives were driven, waiting for a device or for its turn on one
+    not counted.
 
     Args:
         measured: when each of its measurements was written down, as the events' times are.
     """
+    written = sorted(measured)
+
+    def driven(begun: float, last: float, before: float) -> float:
+        """Of a life that ended without a word: until the last thing that it wrote."""
+        return max([last, *(moment for moment in written if begun < moment < before)]) - begun
+
     total = 0.0
     started: float | None = None
     last = 0.0
     for event in events:
         moment = float(event["time"])
         if event["kind"] == "running":
-            total += last - started if started is not None else 0.0
+            total += driven(started, last, moment) if started is not None else 0.0
             started = moment
-        elif event["kind"] in (*TERMINAL, "interrupted") and started is not None:
+        elif event["kind"] in (*TERMINAL, "interrupted", "waits") and started is not None:
             total, started = total + moment - started, None
+        elif event["kind"] == "goes_on":
+            started = moment
         last = moment
-    if started is None:
-        return total
-    # Killed without a word: the last thing it wrote is when it was last known to live.
-    begun = started
-    return total + max([last, *(moment for moment in measured if moment > begun)]) - begun
+    return total + (driven(started, last, math.inf) if started is not None else 0.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tunefarm.devices.registry import local_devices, registered
-from tunefarm.errors import JobError, TunefarmError, from_document
+from tunefarm.errors import FarmUnreachable, JobError, TunefarmError, from_document
 from tunefarm.home import Home
 from tunefarm.results import documents
 from tunefarm.results.driver_lock import driver_is_alive
@@ -21,6 +21,9 @@ from tunefarm.results.life import TERMINAL
 
 CANCEL_LIMIT_S = 60.0
 COMMAND_LIMIT_S = 300.0
+DRIVER_LIMIT_S = 30.0
+PATIENCE_S = 60.0
+"""How long whoever follows a job puts up with a farm out of reach, if it answered before."""
 
 
 class Desk(Protocol):
@@ -99,7 +102,7 @@ class HomeDesk:
             job = journal.job(wanted)
             check_resumable(job.id, status := journal.status(job.id))
             if status != "running":
-                start_driver(self.home, job.id)
+                await_driver(self.home, job.id, start_driver(self.home, job.id))
             return {"job": job.id, "status": "queued", "name": job.name}
 
     def artifacts(self) -> list[dict[str, Any]]:
@@ -131,12 +134,12 @@ def check_resumable(job: str, status: str) -> None:
         raise JobError(f"job {job} has {status}; there is nothing to resume")
 
 
-def start_driver(home: Home, job: str) -> None:
+def start_driver(home: Home, job: str) -> subprocess.Popen[bytes]:
     """In a process of its own, which outlives this one."""
     log = home.job_dir(job) / "detached.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        subprocess.Popen(
+        return subprocess.Popen(
             _command(["resume", job]),
             env=home.environment(),
             stdin=subprocess.DEVNULL,
@@ -144,6 +147,21 @@ def start_driver(home: Home, job: str) -> None:
             stderr=output,
             start_new_session=True,
         )
+
+
+def await_driver(home: Home, job: str, process: subprocess.Popen[bytes]) -> None:
+    """Until the job is driven, so that whoever looks at it does not see how it was before.
+
+    Raises:
+        JobError: its driver has ended without driving it.
+    """
+    until = time.monotonic() + DRIVER_LIMIT_S
+    while not driver_is_alive(home, job) and time.monotonic() < until:
+        if process.poll() not in (None, 0):
+            log = home.job_dir(job) / "detached.log"
+            said = log.read_text(errors="replace").strip().splitlines() or ["nothing"]
+            raise JobError(f"job {job} cannot be resumed: {said[-1][:300]}", hint=f"See {log}")
+        time.sleep(0.1)
 
 
 def ask_command(home: Home, arguments: Sequence[str]) -> dict[str, Any]:
@@ -188,8 +206,15 @@ def follow(
 ) -> dict[str, Any]:
     """Look at a job until it has ended; `say` hears what is new. Its last document."""
     last: Any = None
+    heard = None
     while True:
-        found = desk.job(wanted)
+        try:
+            found, heard = desk.job(wanted), time.monotonic()
+        except FarmUnreachable:
+            if heard is None or time.monotonic() - heard > PATIENCE_S:
+                raise
+            time.sleep(every_s)
+            continue
         new = (found["status"], found["phase"], found["counts"])
         if new != last:
             say(found)

@@ -319,6 +319,7 @@ class _Driver:
             self.check,
             self.sync,
             self.quiet,
+            self.waited,
             self.farm is not None,
             transfer,
             roof,
@@ -363,6 +364,10 @@ class _Driver:
             if not ready:
                 return
         self.pending_sync = self.tracker.sync.remote(self.job.id)
+
+    def waited(self, seconds: float) -> None:
+        """For a turn on a device: that is not on the job's budget."""
+        self.started += seconds
 
     def quiet(self) -> None:
         """Wait for a running sync: what is timed next must not be timed with it."""

@@ -149,11 +149,14 @@ class Fleet:
             )  # drained, it is kept to the end
         }
         pools = {self.plan.pool: frozenset(units)}
-        if self.has_had_a_unit:  # a job that waits for its devices keeps no builder from another
+        ready = frozenset(self.units) - {
+            who for who in self.coming.values() if isinstance(who, str)
+        }
+        if ready:  # a job that waits for its devices keeps no builder from another
             places = (_places(node) for node in there.values() if not node.devices)
             pools[BUILDERS] = frozenset(place for one in places for place in one)
         held = {
-            self.plan.pool: frozenset(self.units),
+            self.plan.pool: ready,
             BUILDERS: frozenset(worker.place for worker in self.builders) - {""},
         }
         self.share.ask(pools, held)

@@ -17,6 +17,7 @@ from tunefarm.results.driver_lock import driver_is_alive
 from tunefarm.results.facts import Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
 from tunefarm.results.known import Known, known, note_between
+from tunefarm.scheduler import messages
 from tunefarm.scheduler.messages import (
     Build,
     Built,
@@ -72,7 +73,8 @@ class Ledger:
         """What earlier jobs measured on this device with this toolchain, of models in which kernels
         are about as cold (see `KernelFacts.between`)."""
         note_between(self.journal, self.job.id, self.target.name, between)
-        self.known = known(self.journal, self.job, self.target, between)
+        before = {one.id for one in self.journal.candidates(self.job.id, self.target.name)}
+        self.known = known(self.journal, self.job, self.target, between, besides=before)
         if self.known:
             candidates = [one.candidate for one in self.known]
             self.journal.add_candidates(self.job.id, self.target.name, candidates)
@@ -94,8 +96,7 @@ class Ledger:
         for one in new:
             self.candidates[one.candidate.id] = one.candidate
             self.note(one.candidate.id, one.latency_s, one.truncated)
-            events.append(Proposed(one.candidate.task, (one.candidate.id,)))
-            events.append(Screened(one.candidate.id, one.latency_s))
+            events.append(messages.Known(one.candidate.task, one.candidate.id, one.latency_s))
         return events
 
     def note(self, candidate: str, latency_s: float | None, truncated: bool) -> None:

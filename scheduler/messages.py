@@ -68,6 +68,15 @@ class Screened:
 
 
 @dataclass(frozen=True)
+class Known:
+    """Another job has measured a candidate that this one has not thought of: seconds."""
+
+    task: str
+    candidate: str
+    latency_s: float
+
+
+@dataclass(frozen=True)
 class ProcessDone:
     """One fresh process of the present phase (race, place, final, compare, check) has reported."""
 
@@ -137,7 +146,7 @@ class Lost:
     lease: Lease
 
 
-Event = Fact | BudgetSpent | Joined | Left | Builders | Done | Lost
+Event = Fact | Known | BudgetSpent | Joined | Left | Builders | Done | Lost
 
 # ---------------------------------------------------------------------------- instructions
 

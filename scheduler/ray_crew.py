@@ -113,8 +113,8 @@ class RayCrew:
     def _overdue(self) -> list[Worker]:
         """Whoever has had something in hand for too long, though it lives."""
         now = time.monotonic()
-        late = (asked.worker for asked in self._asked.values() if now > asked.due)
-        return [worker for worker in late if worker is not None]
+        late = [asked for asked in self._asked.values() if now > asked.due]
+        return [one for asked in late for one in (asked.worker, *asked.helpers) if one is not None]
 
     def give(self, assignment: Assignment, work: Any) -> None:
         worker: Worker | None = None
@@ -206,6 +206,10 @@ class RayCrew:
         except ray.exceptions.RayError as error:  # whatever Ray calls it: nobody has answered
             return self._death(asked, str(error).splitlines()[0])
         self._is_idle(asked)
+        if isinstance(instruction, Propose):  # the others wait behind it
+            for other in self._asked.values():
+                if isinstance(other.assignment.instruction, Propose):
+                    other.due = time.monotonic() + self.limits[Propose]
         return [Answered(lease, self._unpacked(instruction, answer))]
 
     def _is_idle(self, asked: _Asked) -> None:

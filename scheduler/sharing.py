@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 
 TURN_S = 60.0
 """A job that has a device keeps it for so long, unless others come or go."""
+AWAITED = 0.25
+"""What a second counts in which a job may have something and has it not: another one has still to
+give it back. (Not nothing: a job that cannot use what it is given would keep it for good.)"""
 SILENT_S = 30.0
 """Whoever has not asked for so long is gone."""
 SETTLE_S = 6.0
@@ -26,7 +29,7 @@ class Claim:
     Attributes:
         pool: only jobs with the same one share: a kind of device, or builders.
         there: what is in the pool, as far as this job sees: what it may be given.
-        held: what it has of it.
+        held: what it has of it, and can use.
     """
 
     job: str
@@ -92,7 +95,9 @@ class Pool:
     def _decide(self, now: float) -> None:
         passed = now - self.decided if self.decided else 0.0
         for job, one in self.claimants.items():
-            one.served += passed * len(self.given[job]) / one.claim.weight
+            awaited = len(self.given[job] - one.claim.held)
+            had = len(one.claim.held) + AWAITED * awaited
+            one.served += passed * had / one.claim.weight
         self.decided = now
         queue = sorted(self.claimants.items(), key=lambda pair: (pair[1].since, pair[0]))
         times = {job: one.served for job, one in queue}

@@ -39,6 +39,7 @@ from tunefarm.scheduler.messages import (
     Imported,
     Instruction,
     Joined,
+    Known,
     Left,
     Lost,
     Phase,
@@ -177,6 +178,8 @@ class TargetState:
                 self._built(candidate, ok)
             case Screened(candidate, latency_s):
                 self._screened(candidate, latency_s)
+            case Known(task, candidate, latency_s):
+                self._known(task, candidate, latency_s)
             case ProcessDone(phase, process):
                 self._skip_to(phase)
                 if phase is self.phase and phase in _AFTER_PROCESSES:
@@ -219,6 +222,14 @@ class TargetState:
                 progress.pending += 1
                 self.flying[task][candidate] = None
                 self.to_build[candidate] = None
+
+    def _known(self, task: str, candidate: str, latency_s: float) -> None:
+        """It comes with its result: there is nothing to be built or asked for."""
+        if candidate not in self.owner:
+            self.owner[candidate] = task
+            self.tasks[task].pending += 1
+            self.flying[task][candidate] = None
+        self._screened(candidate, latency_s)
 
     def _built(self, candidate: str, ok: bool) -> None:
         if candidate not in self.building:

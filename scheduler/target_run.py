@@ -94,6 +94,7 @@ class TargetRun:
     check: Callable[[], None]
     sync: Callable[[], None]
     quiet: Callable[[], None]
+    waited: Callable[[float], None]
     on_farm: bool = False
     transfer: Path | None = None
     roof: Roof | None = None
@@ -165,6 +166,9 @@ class TargetRun:
         waits = not self.state.leases.units
         if waits:
             self.started += seconds
+            self.waited(seconds)
+        if waits != self.waits:
+            self.journal.add_event(self.job.id, "waits" if waits else "goes_on")
         if waits and not self.waits:
             self._say("waits for its turn on a device")
         self.waits = waits
@@ -388,7 +392,7 @@ class TargetRun:
             return []
         found = self.ledger.hear_of_others(self.program.between_bytes, self.state.room())
         if found:
-            self._say(f"{len(found) // 2} results of jobs that run beside this one are taken over")
+            self._say(f"{len(found)} results of jobs that run beside this one are taken over")
         return found
 
     def _stale(self, heard: Heard) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import secrets
 import sys
+import tempfile
 from pathlib import Path
 
 from tunefarm.errors import UsageError
@@ -24,10 +25,12 @@ def door_token_path(home: Home) -> Path:
 
 def make_token(path: Path) -> Path:
     """A token of the farm whose head this is, made if there is none: for its owner's eyes alone."""
+    handle, whole = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_hex(32))
     with contextlib.suppress(FileExistsError):
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_hex(32))
+        os.link(whole, path)
+    Path(whole).unlink()
     path.chmod(0o600)
     return path
 

@@ -178,6 +178,7 @@ class Proposer:
         """Learn from results; each counts once, however often it is told."""
         evaluated = []
         for result in results:
+            self._recall(result.candidate)  # another job may have thought of it
             known = self._known.get(result.candidate.id)
             if known is None or result.candidate.id in self._told:
                 continue

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 import shutil
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import uvicorn
-from fastapi import Depends, FastAPI, HTTPException, Query, Request
-from fastapi.responses import FileResponse, JSONResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.background import BackgroundTask
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tunefarm.errors import FarmUnreachable, TunefarmError, UnknownJob, UsageError
 from tunefarm.frontend.onnx_file import ImportLimits
@@ -33,22 +35,45 @@ from tunefarm.scheduler.door.wire import (
 )
 
 START_LIMIT_S = 20.0
+LEAST_TOKEN = 32
 
-Shown = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 Wanted = Annotated[str, Query(max_length=256)]
 
 
-def make_app(desk: HomeDesk, token: str) -> FastAPI:
-    """Everything behind the token; nothing is described to whoever has none."""
+class Guard:
+    """Nobody gets past it without the token, wherever they want to go; nothing is read of them."""
 
-    def authenticated(shown: Shown) -> None:
-        given = shown.credentials.encode() if shown else b""
-        if not secrets.compare_digest(given, token.encode()):
-            raise HTTPException(401, headers={"WWW-Authenticate": "Bearer"})
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._expected = app, f"Bearer {token}".encode()
 
-    app = FastAPI(
-        dependencies=[Depends(authenticated)], docs_url=None, redoc_url=None, openapi_url=None
-    )
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            shown = dict(scope["headers"]).get(b"authorization", b"")
+            if not secrets.compare_digest(shown, self._expected):
+                await Response(status_code=401, headers=_WHO)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+_WHO = {"WWW-Authenticate": "Bearer", "Connection": "close"}
+
+
+def make_app(desk: HomeDesk, token: str) -> ASGIApp:
+    """Everything behind the token; nothing is described to whoever has none.
+
+    Raises:
+        UsageError: the token is too short to be one.
+    """
+    if len(token) < LEAST_TOKEN:
+        raise UsageError(
+            f"the door's token has {len(token)} characters",
+            hint="Remove door.token: tunefarm up makes another.",
+        )
+    return Guard(make_routes(desk), token)
+
+
+def make_routes(desk: HomeDesk) -> FastAPI:
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(TunefarmError, _told)
     _offer_reading(app, desk)
     _offer_jobs(app, desk)
@@ -74,9 +99,12 @@ def _offer_reading(app: FastAPI, desk: HomeDesk) -> None:
     def log(wanted: Wanted) -> dict[str, Any]:
         return desk.log(wanted)
 
+    looking = threading.Lock()
+
     @app.get(f"{PREFIX}/devices")
     def devices() -> list[dict[str, Any]]:
-        return desk.devices()
+        with looking:  # that takes a process which joins the farm
+            return desk.devices()
 
     @app.get(f"{PREFIX}/artifacts")
     def artifacts() -> list[dict[str, Any]]:
@@ -105,16 +133,24 @@ def _offer_jobs(app: FastAPI, desk: HomeDesk) -> None:
     async def put_model(digest: Digest, file: FileName, request: Request) -> None:
         """Kept when all of it has come, and is what its digest says."""
         most = ImportLimits().model_bytes
-        found, size = hashlib.sha256(), 0
-        with atomically(_model(desk, digest, file)) as output:
+        path, size = _model(desk, digest, file), 0
+        found, keeping = hashlib.sha256(), atomically(path)
+        output = keeping.__enter__()
+        try:
             async for part in request.stream():
                 size += len(part)
                 if size > most:
                     raise UsageError(f"{file} is larger than {most} bytes")
-                found.update(part)
-                output.write(part)
+                await run_in_threadpool(found.update, part)
+                await run_in_threadpool(output.write, part)
             if found.hexdigest() != digest:
                 raise UsageError(f"{file} is not what was announced; send it again")
+        except BaseException:
+            keeping.__exit__(*sys.exc_info())
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
+            raise
+        await run_in_threadpool(keeping.__exit__, None, None, None)
 
     @app.post(f"{PREFIX}/jobs")
     def submit(wanted: Submission) -> dict[str, Any]:
@@ -156,7 +192,7 @@ class Frame:
 class Door:
     """Served by a thread of this process until `close`."""
 
-    def __init__(self, app: Callable[..., Any], frame: Frame) -> None:
+    def __init__(self, app: ASGIApp, frame: Frame) -> None:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,

@@ -104,7 +104,13 @@ def test_time_spent_adds_up_over_lives(home: Home, journal: Journal) -> None:
     timed.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, (1.0,))])
     assert journal.spent_s("net-1") == pytest.approx(80), "killed, last seen at its last fact"
     at(now + 600, "running")
-    at(now + 610, "succeeded")
+    at(now + 610, "waits")
+    at(now + 650, "goes_on")
+    at(now + 655, "waits")
+    at(now + 700, "interrupted")
+    assert journal.spent_s("net-1") == pytest.approx(95), "waiting for a turn is not driving"
+    at(now + 800, "running")
+    at(now + 810, "succeeded")
     timed.close()
 
 

@@ -23,15 +23,16 @@ from pydantic import ValidationError
 from tests.command import tunefarm
 from tests.ports import free_port
 from tunefarm.devices.device import Device
-from tunefarm.errors import FarmUnreachable, TunefarmError
+from tunefarm.errors import FarmUnreachable, TunefarmError, UsageError
 from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
 from tunefarm.results.facts import Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
 from tunefarm.scheduler.desk import Desk, HomeDesk, follow
 from tunefarm.scheduler.door.client import RemoteDesk
-from tunefarm.scheduler.door.server import Door, Frame, make_app
+from tunefarm.scheduler.door.server import Door, Frame, make_app, make_routes
 from tunefarm.scheduler.door.wire import Submission, file_name
+from tunefarm.scheduler.token import make_token
 
 TOKEN = "0123456789abcdef" * 4
 JOB = "net-0a1b2c"
@@ -103,6 +104,19 @@ def test_a_job_is_ended_once(desk: Desk, journal: Journal) -> None:
         desk.resume("net")
 
 
+class Unsteady:
+    """A desk that is out of reach every other time."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk, self._asked = desk, 0
+
+    def job(self, wanted: str) -> dict:
+        self._asked += 1
+        if self._asked % 2 == 0:
+            raise FarmUnreachable("a hiccup")
+        return self._desk.job(wanted)
+
+
 def test_a_job_is_followed_to_its_end(desk: Desk, journal: Journal) -> None:
     seen = []
 
@@ -110,7 +124,7 @@ def test_a_job_is_followed_to_its_end(desk: Desk, journal: Journal) -> None:
         seen.append(found["status"])
         journal.add_event(JOB, "failed", error="it broke", exit_code=3)
 
-    found = follow(desk, JOB, 0.01, say)
+    found = follow(Unsteady(desk), JOB, 0.01, say)
     assert seen == ["queued", "failed"]
     assert (found["error"], found["exit_code"]) == ("it broke", 3)
 
@@ -127,22 +141,38 @@ def test_the_devices(desk: Desk, home: Home) -> None:
 
 
 def test_no_endpoint_without_the_token(url: str, home: Home) -> None:
-    app = make_app(HomeDesk(home), TOKEN)
-    paths = {
-        (method, route.path) for route in app.routes for method in getattr(route, "methods", ())
-    }
+    routes = make_routes(HomeDesk(home)).routes
+    paths = {(method, route.path) for route in routes for method in getattr(route, "methods", ())}
     assert len(paths) >= 11
-    for method, path in paths:
+    nowhere = {("GET", "/"), ("GET", "/docs"), ("PATCH", "/v1/jobs"), ("POST", "/v1/nothing")}
+    for method, path in paths | nowhere:
         where = url + path.format(digest=DIGEST, file="m.onnx")
         about = {"wanted": JOB, "name": "net"}
         for shown in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
-            answer = requests.request(method, where, params=about, headers=shown, timeout=10)
+            options = {"params": about, "headers": shown, "data": b"{", "timeout": 10}
+            answer = requests.request(method, where, **options)
             assert answer.status_code == 401, (method, path)
-            assert JOB not in answer.text
+            assert not answer.text
+    shown = {"Authorization": f"Bearer {TOKEN}"}
     for path in ("/", "/docs", "/openapi.json"):
-        assert requests.get(url + path, timeout=10).status_code == 404
+        assert requests.get(url + path, headers=shown, timeout=10).status_code == 404
     with pytest.raises(FarmUnreachable, match="does not know this token"):
         RemoteDesk(url, "wrong").jobs()
+
+
+@pytest.mark.parametrize("token", ["", "short"])
+def test_a_token_that_is_none_opens_no_door(home: Home, token: str) -> None:
+    with pytest.raises(UsageError, match="characters"):
+        make_app(HomeDesk(home), token)
+
+
+def test_a_token_is_made_once_and_whole(home: Home) -> None:
+    path = make_token(home.root / "door.token")
+    made = path.read_text()
+    assert len(made) == 64
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert make_token(path).read_text() == made
+    assert [one.name for one in home.root.iterdir() if "token" in one.name] == ["door.token"]
 
 
 def test_nobody_there(tmp_path: Path) -> None:
@@ -178,7 +208,7 @@ def test_a_model_travels_once_and_whole(url: str, home: Home) -> None:
     assert (home.models / digest / "m.onnx").read_bytes() == data
     with pytest.raises(TunefarmError, match="not what was announced"):
         desk.send(io.BytesIO(data[:-1]), DIGEST, "m.onnx")
-    assert not list((home.models / DIGEST).iterdir()), "nothing half-written"
+    assert not (home.models / DIGEST).exists(), "nothing half-written"
 
 
 def test_a_model_that_was_not_sent(url: str) -> None:

@@ -11,7 +11,7 @@ from tunefarm.results.facts import JobTarget, Measurement
 from tunefarm.results.journal import Journal
 from tunefarm.results.known import note_between
 from tunefarm.scheduler.ledger import Ledger
-from tunefarm.scheduler.messages import Builders, Imported, Joined, Phase, Screened, Task
+from tunefarm.scheduler.messages import Build, Builders, Imported, Joined, Phase, Screened, Task
 from tunefarm.scheduler.state import Limits, TargetState
 from tunefarm.search.candidate import Candidate, baseline
 
@@ -46,11 +46,14 @@ def test_results_of_a_job_that_runs_beside_are_taken_over(home: Home, device: De
 
     lock = DriverLock(home, "net-1")
     assert lock.acquire()
+    asked = dict(state.proposing)
     for event in ledger.hear_of_others(BETWEEN, 2):
-        state.handle(event)
+        given = [one.instruction for one in state.handle(event)]
+        assert not any(isinstance(one, Build) for one in given), "its result is known"
         state.validate()
     assert state.measured == 2
-    assert state.room() + sum(state.proposing.values()) == 8, "they are on its account"
+    assert state.proposing == asked, "what was asked for is still to come"
+    assert state.room() + sum(asked.values()) == 8, "they are on its account"
     assert state.tasks["task"].latency_s == 1e-3
     for event in ledger.hear_of_others(BETWEEN, 10):
         state.handle(event)
