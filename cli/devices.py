@@ -119,7 +119,7 @@ def _show(rows: list[dict[str, Any]], as_json: bool) -> None:
 
     table = Table(box=None, pad_edge=False)
     for name in ("device", "target", "what", "memory", "at best", "noise", "load", "now"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=name in ("device", "noise", "load", "now"))
     for row in rows:
         table.add_row(*_cells(row))
     Console(highlight=False).print(table)
@@ -134,7 +134,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         busy += f", {row['standing']['use']}"
     return [
         device.id,
-        device.target.text,
+        device.target.kind,
         device.sku,
         f"{device.memory_bytes / 2**30:.0f} GiB",
         f"{row['roof']['flops'] / 1e9:.0f} GFLOP/s" if row["roof"] else "-",
