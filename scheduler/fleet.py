@@ -103,6 +103,8 @@ class Fleet:
     """Of the builders those that do nothing."""
     coming: dict[Any, str | Worker] = field(default_factory=dict)
     """Units and builders that are starting, by what they will answer."""
+    joined: set[str] = field(default_factory=set)
+    """Units that have arrived, those whose process Ray starts again among them."""
     has_had_a_unit: bool = False
     _scanned: float = 0.0
     _said: int = -1
@@ -143,20 +145,15 @@ class Fleet:
             unit
             for node in there.values()
             for unit, device in self._offered(node).items()
-            if self.plan.is_unit(device)
-            and (
-                unit in self.units or self._use(unit) is Use.FREE
-            )  # drained, it is kept to the end
+            # A unit of ours that is drained is kept to the end.
+            if self.plan.is_unit(device) and (unit in self.units or self._use(unit) is Use.FREE)
         }
         pools = {self.plan.pool: frozenset(units)}
-        ready = frozenset(self.units) - {
-            who for who in self.coming.values() if isinstance(who, str)
-        }
-        if ready:  # a job that waits for its devices keeps no builder from another
+        if self.joined:  # a job that waits for its devices keeps no builder from another
             places = (_places(node) for node in there.values() if not node.devices)
             pools[BUILDERS] = frozenset(place for one in places for place in one)
         held = {
-            self.plan.pool: ready,
+            self.plan.pool: frozenset(self.joined),
             BUILDERS: frozenset(worker.place for worker in self.builders) - {""},
         }
         self.share.ask(pools, held)
@@ -240,6 +237,7 @@ class Fleet:
             self.drop_builder(who)
             return []
         if isinstance(who, str):
+            self.joined.add(who)
             if not self.has_had_a_unit:
                 self.has_had_a_unit = True
                 self.soon()  # for builders too
@@ -285,6 +283,7 @@ class Fleet:
 
     def drop_unit(self, unit: str, gives_way: bool = False) -> list[Heard]:
         worker = self.units.pop(unit)
+        self.joined.discard(unit)
         ray.kill(worker.actor)
         self.coming = {r: who for r, who in self.coming.items() if who != unit}
         return [Left(unit, gives_way)]

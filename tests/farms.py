@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.command import start
-from tests.networks import Bridge, Network
+from tests.networks import Bridge, Network, need_networks
 from tests.ports import free_port
 from tunefarm.home import Home
 from tunefarm.results.journal import Journal
@@ -33,10 +33,10 @@ def under_a_name() -> tuple[str, ...] | None:
     return None
 
 
-on_several_machines = pytest.mark.skipif(
-    under_a_name() is None,
-    reason="no host names of one's own: neither root nor user namespaces (unshare --uts)",
-)
+def need_machines() -> None:
+    """Skip the test that asks, where machines of one farm cannot be told apart by their names."""
+    if under_a_name() is None:
+        pytest.skip("no host names of one's own: neither root nor user namespaces (unshare --uts)")
 
 
 class Machine:
@@ -52,7 +52,7 @@ class Machine:
         self.log = place / f"{name}.log"
         command = [sys.executable, "-m", "tunefarm", *map(str, args)]
         named, entered = under_a_name(), network.enter() if network else []
-        assert named is not None, "see `on_several_machines`"
+        assert named is not None, "see `need_machines`"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*entered, *named, "sh", "-c", f'hostname {name}; exec "$@"', "sh", *command],
@@ -184,6 +184,9 @@ class Farm:
 @contextlib.contextmanager
 def farm_of(place: Path, *names: str, networks: bool = False) -> Iterator[Farm]:
     """A head that builds, and machines of these names that measure."""
+    need_machines()
+    if networks:
+        need_networks()
     with contextlib.ExitStack() as stack:
         bridge = stack.enter_context(contextlib.closing(Bridge())) if networks else None
         found = Farm(place, bridge)

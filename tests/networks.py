@@ -75,6 +75,7 @@ def can_be_cut() -> bool:
     return True
 
 
-on_several_networks = pytest.mark.skipif(
-    not can_be_cut(), reason="network namespaces and bridges take root, and the command `ip`"
-)
+def need_networks() -> None:
+    """Skip the test that asks, where its machines cannot be cut off: it needs root and `ip`."""
+    if not can_be_cut():
+        pytest.skip("network namespaces and bridges take root, and the command `ip`")

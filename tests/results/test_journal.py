@@ -123,6 +123,17 @@ def test_outcomes_come_in_the_order_in_which_they_happened(journal: Journal) -> 
     assert found == [("a", 2.0, False), ("b", None, False), ("c", 4.0, True)]
 
 
+def test_outcomes_of_several_units_can_be_compared(journal: Journal) -> None:
+    """The second unit is a tenth slower, as its canary says."""
+    for unit, canary_s in (("unit0", 1.0), ("unit1", 1.1)):
+        journal.add_block("net-1", "llvm", canary_s, {}, unit)
+        made = Measurement(f"on {unit}", "screen", 0, (2e-3 * canary_s,), unit=unit)
+        journal.add_measurements("net-1", "llvm", [made])
+    (_, first, _), (_, second, _) = journal.outcomes("net-1", "llvm")
+    assert first == pytest.approx(second)
+    assert [m.samples for m in journal.measurements("net-1", "llvm")] == [(2e-3,), (2.2e-3,)]
+
+
 def test_the_same_is_not_begun_twice(home: Home, journal: Journal, device: Device) -> None:
     targets = [JobTarget("llvm", device.target, device, "tc")]
     again = make_job(job="net-2")

@@ -146,6 +146,16 @@ def test_who_waited_behind_it_is_not_blamed() -> None:
     assert isinstance(script.given[-1].instruction, Build)
 
 
+def test_a_unit_that_gives_way_says_nothing_against_its_work() -> None:
+    script = Script()
+    script.turn(Answered(script.last, None))
+    for _ in range(3 * LOST_LIMIT):
+        assert isinstance(script.given[-1].instruction, Screen)
+        script.turn(Left("unit0", gives_way=True), Joined("unit0"))
+        assert "gave up" not in script.log
+    assert "base" not in script.state.done
+
+
 def test_an_exception_that_is_not_the_candidates_ends_the_job() -> None:
     script = Script()
     with pytest.raises(OSError, match="no disk"):

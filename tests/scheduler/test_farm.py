@@ -8,10 +8,10 @@ import pytest
 
 from tests import models
 from tests.command import tunefarm
-from tests.farms import farm_of, on_several_machines
+from tests.farms import farm_of
 from tunefarm.results.bundle import open_bundle
 
-pytestmark = [pytest.mark.ray, on_several_machines]
+pytestmark = pytest.mark.ray
 
 
 def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path) -> None:

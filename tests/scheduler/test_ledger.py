@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 from tests.results.test_journal import make_job
 from tunefarm.devices.device import Device
 from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
+from tunefarm.measure.facts import Screening
+from tunefarm.measure.runner import ScreenOutcome
 from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.facts import JobTarget, Measurement
 from tunefarm.results.journal import Journal
@@ -68,4 +74,25 @@ def test_results_of_a_job_that_runs_beside_are_taken_over(home: Home, device: De
     resumed.retell(again)
     assert again.measured == 3, "a job that is resumed knows them still"
     lock.release()
+    journal.close()
+
+
+def test_a_slower_unit_is_not_held_against_a_candidate(home: Home, device: Device) -> None:
+    journal = Journal(home)
+    target = JobTarget("llvm", device.target, device, "tc")
+    job = make_job()
+    journal.add_job(job, [target])
+    ledger = Ledger(journal, job, target)
+    told = []
+    for unit, canary_s in (("unit0", 1.0), ("unit1", 1.1)):
+        one = Candidate("task", device.target.text, "tc", f"[[{unit!r}],[]]", "random")
+        ledger.candidates[one.id] = one
+        outcome = ScreenOutcome(Screening((2e-3 * canary_s,), False), None)
+        block = SimpleNamespace(canary_s=canary_s, conditions={})
+        fact = ledger.screened(one.id, unit, outcome, block)
+        told.append((fact.latency_s or 0.0) / canary_s)
+    assert told[0] == 2e-3, "alone it is its own measure"
+    assert told[1] < 2e-3, "and not by all of its tenth, of which one unit is half"
+    latencies = [latency for _, latency, _ in journal.outcomes(job.id, "llvm")]
+    assert latencies[0] == pytest.approx(latencies[1])
     journal.close()

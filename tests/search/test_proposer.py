@@ -58,6 +58,14 @@ def test_a_result_told_twice_counts_once() -> None:
     assert sum(len(rows) for rows in one._ranker._rows.values()) == 3
 
 
+def test_a_result_that_another_job_thought_of_is_learnt_from() -> None:
+    theirs = proposer("random").propose(3, [])
+    one = proposer("random")  # of the same seed, and it has proposed nothing yet
+    one.observe([Result(c, 1e-3) for c in theirs])
+    assert sum(len(rows) for rows in one._ranker._rows.values()) == 3
+    assert not {c.id for c in one.propose(3, [])} & {c.id for c in theirs}
+
+
 def test_a_used_up_space_proposes_nothing() -> None:
     one = proposer("random", space=PaperSpace(((),)))
     assert len(one.propose(4, [])) == 1

@@ -11,11 +11,11 @@ import pytest
 
 from tests import models
 from tests.command import tunefarm
-from tests.farms import Farm, farm_of, on_several_machines
+from tests.farms import Farm, farm_of
 from tests.torture.conftest import Report
 from tunefarm.results.journal import Journal
 
-pytestmark = [pytest.mark.torture, on_several_machines]
+pytestmark = pytest.mark.torture
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,8 @@ import pytest
 
 from tests import models
 from tests.command import Done, finish, start
-from tests.farms import Farm, farm_of, on_several_machines
+from tests.farms import Farm, farm_of
 from tests.mlflow_server import MlflowServer
-from tests.networks import on_several_networks
 from tests.torture.conftest import Report
 from tunefarm.home import Home
 from tunefarm.results.journal import Journal
@@ -92,7 +91,6 @@ def await_none(what: Callable[[], list[psutil.Process]], seconds: float = 60) ->
     return [" ".join(process.cmdline())[:100] for process in found]
 
 
-@on_several_machines
 @pytest.mark.timeout(7200)
 def test_workers_killed(farm: Farm, tmp_path: Path, report: Report) -> None:
     chance = random.Random(1)
@@ -106,7 +104,6 @@ def test_workers_killed(farm: Farm, tmp_path: Path, report: Report) -> None:
     report(**afflicted(farm, models.cnn(tmp_path / "cnn.onnx"), TIMES, 4.0, harm))
 
 
-@on_several_machines
 @pytest.mark.timeout(7200)
 def test_children_of_workers_killed(farm: Farm, tmp_path: Path, report: Report) -> None:
     """Those that run candidates, and those that compile them."""
@@ -123,7 +120,6 @@ def test_children_of_workers_killed(farm: Farm, tmp_path: Path, report: Report) 
     report(**afflicted(farm, models.cnn(tmp_path / "cnn.onnx"), TIMES, 2.0, harm))
 
 
-@on_several_machines
 @pytest.mark.timeout(7200)
 def test_workers_frozen(farm: Farm, tmp_path: Path, report: Report) -> None:
     """Stopped, not dead: nobody is told, and they hold their devices."""
@@ -139,7 +135,6 @@ def test_workers_frozen(farm: Farm, tmp_path: Path, report: Report) -> None:
     report(**afflicted(farm, models.cnn(tmp_path / "cnn.onnx"), TIMES, 75.0, harm))
 
 
-@on_several_machines
 @pytest.mark.timeout(7200)
 def test_machines_killed(farm: Farm, tmp_path: Path, report: Report) -> None:
     """As if their power were cut; they come back and join again."""
@@ -155,7 +150,6 @@ def test_machines_killed(farm: Farm, tmp_path: Path, report: Report) -> None:
     report(**afflicted(farm, models.cnn(tmp_path / "cnn.onnx"), TIMES, 20.0, harm))
 
 
-@on_several_networks
 @pytest.mark.timeout(7200)
 def test_machines_cut_off(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, report: Report
@@ -232,7 +226,6 @@ def _measured(home: Home, name: str) -> int:
     return count
 
 
-@on_several_machines
 @pytest.mark.timeout(7200)
 def test_the_head_is_killed(tmp_path_factory: pytest.TempPathFactory, report: Report) -> None:
     """And comes back at the same address: the machines join again, the job is resumed."""
