@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.stats import Comparison, compare
+from tunefarm.measure.stats import Comparison, compare, compare_apart
 
 Runs = Mapping[int, Sequence[float]]
 """Samples in seconds per call, by the number of the process that took them."""
@@ -44,18 +45,44 @@ def faster_in_all(challenger: Runs, holder: Runs, processes: int) -> bool:
     )
 
 
+def fastest(runs: Runs) -> float:
+    """Seconds of the fastest sample of all; infinity of none."""
+    return min((sample for run in runs.values() for sample in run), default=math.inf)
+
+
+def is_clear(base: Runs, tuned: Runs, protocol: Protocol) -> bool:
+    """Whether enough processes have called `base`, and it was far slower each time than `tuned`
+    ever was: more of them would change no verdict."""
+    slow = [statistics.median(run) for run in base.values() if run]
+    fast = [statistics.median(run) for run in tuned.values() if run]
+    return (
+        len(slow) >= protocol.slow_processes
+        and bool(fast)
+        and min(slow) > protocol.truncate_factor * max(fast)
+    )
+
+
 def judge(base: Runs, tuned: Runs, processes: int, protocol: Protocol) -> Comparison | None:
-    """The verdict on fresh samples; None when either side lacks any of the processes."""
-    if not _complete(base, processes) or not _complete(tuned, processes):
+    """The verdict on fresh samples; None when `tuned` lacks any of the processes, or `base` does
+    without being clear."""
+    if not _complete(tuned, processes):
         return None
-    order = range(processes)
-    return compare(
-        [base[p] for p in order],
-        [tuned[p] for p in order],
+    if _complete(base, processes):
+        return compare(
+            [base[p] for p in range(processes)],
+            [tuned[p] for p in range(processes)],
+            confidence=protocol.confidence,
+            margin=protocol.margin,
+            resamples=protocol.resamples,
+            seed=protocol.seed,
+        )
+    if not is_clear(base, tuned, protocol):
+        return None
+    return compare_apart(
+        [run for run in base.values() if run],
+        list(tuned.values()),
         confidence=protocol.confidence,
         margin=protocol.margin,
-        resamples=protocol.resamples,
-        seed=protocol.seed,
     )
 
 

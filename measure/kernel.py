@@ -177,17 +177,12 @@ def screen_untuned(
     """Make the reference, and time the kernel that made it.
 
     A kernel that alone takes longer than all of a screening is timed by the runs that the
-    reference takes, and one more: the untuned schedule of a large convolution is two hundred times
-    slower than what is looked for.
+    reference takes: the untuned schedule of a large convolution is two hundred times slower than
+    what is looked for, and what it takes exactly is for the finals.
     """
     seconds = make_reference(library, facts, protocol)
     if min(seconds) < protocol.screen_s:
         return screen(library, facts, protocol, None, arguments, steady)
-    kernel = Kernel(library, facts)
-    inputs, _ = arguments.get(facts, protocol.seeds[0])
-    bound = kernel.bind(inputs)
-    while len(seconds) < protocol.screen_samples:
-        seconds.append(_seconds(kernel, bound))
     return Screening(tuple(seconds), False)
 
 

@@ -63,11 +63,12 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
     """Rounds of both builds in random order, after one warm-up run of each.
 
     Returns:
-        Seconds per inference of ``base`` and ``tuned``, at least one each. Once one of them has
-        used up its time, the other goes on alone. For one that is far slower than the other see
-        `Protocol.slow_calls`.
+        Seconds per inference of ``base`` and ``tuned``, at least one of each that is asked for.
+        Once one of them has used up its time, the other goes on alone. For one that is far slower
+        than the other see `Protocol.slow_calls`.
     """
-    models = {"base": CompiledModel(request.base), "tuned": CompiledModel(request.tuned)}
+    libraries = {"base": request.base, "tuned": request.tuned}
+    models = {name: CompiledModel(one) for name, one in libraries.items() if one is not None}
     inputs = [
         make_input(spec, 1000 * request.process + index, positive=False)
         for index, spec in enumerate(request.inputs)

@@ -38,6 +38,8 @@ class Protocol:
             and slower than a screening (a model: than `slow_model`): its verdict is clear, and its
             time is everybody's. The first call counts as a sample only where it is the only one;
             it is then slower than others by what a first call costs: little, of such a time.
+        slow_processes: of the finals' processes, those that call it at all (`judge.is_clear`).
+            Three beside six others are the fewest of which the rank sum test is certain enough.
         beyond: a kernel of a model finds its weights beyond the shared cache, what it works on
             beyond the cores' own: copies of both, so many caches' worth, take turns
             (`measure.rotation`); at most `most_copies` of each.
@@ -71,6 +73,7 @@ class Protocol:
     model_rounds: int = 20
     model_s: float = 6.0
     slow_calls: int = 3
+    slow_processes: int = 3
     beyond: float = 1.25
     most_copies: int = 64
     resamples: int = 10_000

@@ -68,9 +68,10 @@ class RaceRequest:
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """One process's interleaved rounds of two builds of one model."""
+    """One process's interleaved rounds of two builds of one model; of the tuned one alone, where
+    there is no `base`: others have called it."""
 
-    base: Path
+    base: Path | None
     tuned: Path
     inputs: tuple[TensorSpec, ...]
     protocol: Protocol

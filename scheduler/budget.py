@@ -149,11 +149,13 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
     slow = protocol.slow_calls * sum(untuned)
     races = protocol.race_processes * (0.6 + 0.14 * len(untuned))
     races += 3.0 + 0.17 * len(untuned) + protocol.place_processes * _placing_s(tasks, protocol)
-    finals = protocol.final_processes * (0.6 + 0.08 * len(untuned) + slow)
+    finals = protocol.final_processes * (0.6 + 0.08 * len(untuned))
+    finals += min(protocol.slow_processes, protocol.final_processes) * slow
     runs = 1 + min(protocol.model_rounds, protocol.model_s / 2 / max(1e-4, model_s))
+    processes = protocol.model_processes
     if protocol.slow_model(model_s):
-        runs = protocol.slow_calls
-    model = protocol.model_processes * (0.8 + model_s * runs)
+        runs, processes = protocol.slow_calls, min(processes, protocol.slow_processes)
+    model = protocol.model_processes * 0.8 + processes * model_s * runs
     return races + finals + model + 2.0 + 0.17 * len(untuned) + 20.0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from tunefarm.measure.assemble import AssembleRequest
 from tunefarm.measure.expected import ExpectedRequest
 from tunefarm.measure.facts import Checked
 from tunefarm.measure.gate import Parity
-from tunefarm.measure.judge import judge
+from tunefarm.measure.judge import fastest, is_clear, judge
 from tunefarm.measure.runner import CheckRequest, ModelRequest, PlaceRequest
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.artifact import Packaged, package
@@ -89,7 +88,14 @@ class Finals:
 
     def model_request(self, process: int) -> ModelRequest:
         base, tuned = self._libraries()
-        return ModelRequest(base, tuned, self.races.program.inputs, self.races.settled(), process)
+        samples, protocol = self.races.samples("model"), self.races.settled()
+        untuned = samples.get("base", {})
+        spared = is_clear(untuned, samples.get("tuned", {}), protocol) and protocol.slow_model(
+            fastest(untuned)
+        )
+        return ModelRequest(
+            None if spared else base, tuned, self.races.program.inputs, protocol, process
+        )
 
     def expected_request(self) -> ExpectedRequest:
         program = self.races.program
@@ -109,10 +115,10 @@ class Finals:
         one, in case the tuned model computes something else. Of a very slow model it is not asked
         where its time goes."""
         base, tuned = self._libraries()
-        samples = [s for run in self.races.samples("model").get("tuned", {}).values() for s in run]
+        seconds = fastest(self.races.samples("model").get("tuned", {}))
         compared = self._compared()
         ships_tuned = compared is not None and compared.verdict is not Verdict.SLOWER
-        slow = self.races.protocol.slow_model(min(samples, default=math.inf))
+        slow = self.races.protocol.slow_model(seconds)
         return CheckRequest(
             (tuned, base) if ships_tuned else (base,),
             () if slow else (tuned,),

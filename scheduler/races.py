@@ -8,7 +8,14 @@ from typing import Any
 
 from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.measure.facts import PART
-from tunefarm.measure.judge import faster_in_all, finalists, judge, race_order
+from tunefarm.measure.judge import (
+    faster_in_all,
+    fastest,
+    finalists,
+    is_clear,
+    judge,
+    race_order,
+)
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Verdict
 from tunefarm.results.facts import Job, JobTarget, Measurement
@@ -80,22 +87,32 @@ class Races:
 
     def entries(self, phase: Phase, screened: dict[str, float]) -> dict[str, list[str]]:
         """Who runs, by kernel: in the race its best candidates, in the final their winner and the
-        untuned schedule.
+        untuned schedule, unless that one is slow and its verdict clear.
 
         Args:
             screened: median latency in seconds of every sound candidate, baselines included.
         """
-        winners = self.winners() if phase is Phase.FINAL else {}
+        final = phase is Phase.FINAL
+        winners, samples = (self.winners(), self.samples("final")) if final else ({}, {})
         entries = {}
         for task, base in self._baselines().items():
-            if phase is Phase.FINAL:
-                chosen = [base, winners[task]] if task in winners else []
+            if task in winners:
+                chosen = self._finalists(base, winners[task], samples)
+            elif final:
+                chosen = []
             else:
                 mine = {c: s for c, s in screened.items() if self._proposed_for(c, task)}
                 chosen = finalists(mine, self.protocol.race_top)
             if chosen and base in screened:
                 entries[task] = chosen
         return entries
+
+    def _finalists(self, base: str, winner: str, samples: dict[str, Any]) -> list[str]:
+        untuned = samples.get(base, {})
+        slow = fastest(untuned) > self.protocol.screen_s
+        if slow and is_clear(untuned, samples.get(winner, {}), self.protocol):
+            return [winner]
+        return [base, winner]
 
     def _baselines(self) -> dict[str, str]:
         """The untuned candidate of each kernel, in the program's order."""

@@ -110,7 +110,7 @@ def _(request: PlaceRequest) -> list[Path]:
 
 @needs.register
 def _(request: ModelRequest) -> list[Path]:
-    return _of_models([request.base, request.tuned])
+    return _of_models([request.tuned] if request.base is None else [request.base, request.tuned])
 
 
 @needs.register

@@ -74,6 +74,17 @@ def test_a_model_that_is_far_slower_is_run_so_many_times(
     assert len(found["tuned"]) == protocol.model_rounds
 
 
+def test_a_model_that_others_have_called_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    from tunefarm.measure.model import interleave
+
+    models(monkeypatch, clock, {"tuned": 0.05})
+    found = interleave(ModelRequest(None, Path("tuned"), (X,), Protocol(), 3))
+    assert list(found) == ["tuned"]
+    assert clock.calls == {"tuned": 21}
+
+
 def test_two_slow_models_are_both_run_again(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     from tunefarm.measure.model import interleave
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies as our
-from tunefarm.measure.judge import faster_in_all, finalists, judge, race_order
+from tunefarm.measure.judge import faster_in_all, finalists, is_clear, judge, race_order
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.stats import Verdict, compare, verdict
+from tunefarm.measure.stats import Verdict, compare, compare_apart, verdict
 
 PROTOCOL = Protocol(resamples=1000)
 
@@ -90,6 +90,51 @@ def test_missing_samples_are_an_error() -> None:
     assert judge({}, {}, 1, PROTOCOL) is None
     assert judge({0: [1.0]}, {1: [1.0]}, 1, PROTOCOL) is None, "samples of different processes"
     assert judge({0: [1.0]}, {0: [1.0]}, 2, PROTOCOL) is None
+
+
+def apart(base, tuned, confidence=0.95):
+    return compare_apart(base, tuned, confidence=confidence, margin=0.005)
+
+
+def test_intervals_of_few_processes_cover_the_truth() -> None:
+    rng = np.random.default_rng(6)
+    runs = 2000
+    covered = 0
+    for _ in range(runs):
+        base = [[ratio] for ratio in 200 * rng.lognormal(0, 0.3, 3)]
+        found = apart(base, [[one] for one in rng.lognormal(0, 0.3, 6)])
+        assert found is not None
+        covered += found.low <= 200 <= found.high
+    # Exact: of the 84 orders of three and six, two at either end, 1 - 4 / 84 = 95.2 %.
+    assert covered / runs == pytest.approx(0.952, abs=0.015)
+
+
+def test_the_interval_of_few_processes_is_that_of_the_rank_sum_test() -> None:
+    base, tuned = [[16.0], [32.0], [64.0]], [[1.0]] * 5 + [[2.0]]
+    found = apart(base, tuned)
+    assert found is not None
+    # Of the eighteen ratios, all but the lowest (16 / 2) and the highest (one of five times 64).
+    assert (found.low, found.speedup, found.high) == (16.0, 32.0, 64.0)
+    assert found.verdict is Verdict.FASTER
+    assert apart(base[:2], tuned) is None, "28 orders: one in them is more than 2.5 %"
+    assert apart(base[:2], tuned, confidence=0.9) is not None
+
+
+def test_who_is_clear_need_not_be_called_by_all_processes() -> None:
+    tuned = {p: [1.0, 1.1] for p in range(6)}
+    base = {p: [100.0] for p in (0, 2, 5)}
+    assert is_clear(base, tuned, PROTOCOL)
+    found = judge(base, tuned, 6, PROTOCOL)
+    assert found is not None
+    assert found.verdict is Verdict.FASTER
+    assert found.low <= found.speedup <= found.high
+    near = {**base, 5: [3.0]}
+    assert not is_clear(near, tuned, PROTOCOL)
+    assert judge(near, tuned, 6, PROTOCOL) is None, "it might have been slower by luck"
+    two = {p: [100.0] for p in (0, 1)}
+    assert not is_clear(two, tuned, PROTOCOL)
+    assert not is_clear(base, {}, PROTOCOL)
+    assert judge(base, {p: [1.0] for p in range(5)}, 6, PROTOCOL) is None, "the winner lacks one"
 
 
 def test_who_lacks_a_process_cannot_win() -> None:

@@ -132,9 +132,9 @@ def test_what_follows_tuning_takes_longer_where_the_untuned_kernels_are_slow() -
 
     fast, slow = closing(1e-4), closing(0.1)
     assert 30 < fast < 90
-    # Three seconds of untuned kernels, three calls in each of six processes; and the model of some
-    # four seconds, three runs in each of six.
-    assert slow - fast == pytest.approx(3 * 3.0 * 6 + 3 * 3.6 * 6, rel=0.2)
+    # Three seconds of untuned kernels, three calls in each of three processes; and the model of
+    # some four seconds, three runs in each of three.
+    assert slow - fast == pytest.approx(3 * 3.0 * 3 + 3 * 3.6 * 3, rel=0.2)
     assert closing_s([Progress("t", 1)], Protocol()) < 50, "before any baseline is known"
 
 

@@ -129,3 +129,35 @@ def test_a_runner_up_that_lacks_a_process_cannot_win(finals: Finals) -> None:
     rows = [Measurement(a[0], "place", 0, (0.9,))]
     finals.races.journal.add_measurements("net-1", "llvm", rows)
     assert finals.races.winners()["a"] == a[1]
+
+
+def test_the_untuned_are_called_until_it_is_clear(finals: Finals) -> None:
+    """Slow and far behind in three processes: the others do without, kernel and model."""
+    a, b = raced(finals)
+    races = finals.races
+    bases = {c.task: c.id for c in races.candidates.values() if c.untuned}
+    screened = dict.fromkeys(bases.values(), 1.0)
+    both = {"a": [bases["a"], a[1]], "b": [bases["b"], b[0]]}
+    samples = {bases["a"]: 4.0, a[1]: 0.01, bases["b"]: 0.02, b[0]: 0.001}
+    for process in range(PROTOCOL.slow_processes):
+        assert races.entries(Phase.FINAL, screened) == both
+        assert finals.model_request(process).base is not None
+        rows = [Measurement(c, "final", process, (s, s)) for c, s in samples.items()]
+        races.journal.add_process("net-1", "llvm", "final", process, rows)
+        rows = [Measurement(c, "model", process, (s,)) for c, s in (("base", 4.0), ("tuned", 0.1))]
+        races.journal.add_process("net-1", "llvm", "compare", process, rows)
+    assert races.entries(Phase.FINAL, screened) == {**both, "a": [a[1]]}, "the other one is quick"
+    for process in range(PROTOCOL.slow_processes, PROTOCOL.final_processes):
+        request = finals.model_request(process)
+        assert (request.base, request.tuned.name) == (None, "tuned.so")
+        chosen = (a[1], bases["b"], b[0])
+        rows = [Measurement(c, "final", process, (samples[c],)) for c in chosen]
+        races.journal.add_process("net-1", "llvm", "final", process, rows)
+        races.journal.add_process(
+            "net-1", "llvm", "compare", process, [Measurement("tuned", "model", process, (0.1,))]
+        )
+    races.decide_kernels()
+    verdicts = races.journal.verdicts("net-1", "llvm")
+    assert {v["verdict"] for v in verdicts.values()} == {"FASTER"}
+    assert verdicts["a"]["speedup"] == pytest.approx(400)
+    assert finals.check_request().libraries[0].name == "tuned.so", "it ships"
