@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -285,27 +286,68 @@ def test_a_job_leaves_lessons_a_cost_model_and_a_roof(farm: dict[str, Any]) -> N
     assert device["roof"]["flops"] > 1e9
 
 
-def test_what_is_known_is_not_tuned_again(farm: dict[str, Any]) -> None:
-    """The same model once more: the earlier job's results are its trials, and it ships as well.
-    That the cost model cannot be read is said, and stops nothing."""
+@pytest.fixture(scope="module")
+def again(farm: dict[str, Any]) -> dict[str, Any]:
+    """The same model once more, in the background, for two targets of which one has no device, with
+    a cost model that cannot be read and an MLflow that is down."""
     farm["home"].costmodel.write_text("{}")
-    again = tunefarm(
-        *("submit", farm["model"], "--targets", "llvm", "--trials", 30, "--name", "again"),
-        *("--json",),
+    server = MlflowServer(farm["root"])
+    submitted = tunefarm(
+        *("submit", farm["model"], "--targets", "cuda,llvm", "--no-device", "skip"),
+        *("--trials", 30, "--name", "again", "--tracking-uri", server.uri, "--detach", "--json"),
         **farm["env"],
     )
-    assert again.code == 0, again.err
-    assert "are known from earlier jobs" in again.err
-    assert "cost model" in again.err
-    assert "going on without it" in again.err
-    row = again.json["targets"]["llvm"]
+    assert submitted.code == 0, submitted.err
+    job = submitted.json["job"]
+    watched = tunefarm("watch", job, "--json", **farm["env"])
+    assert watched.code == 0, watched.err
+    return {"job": job, "submitted": submitted.json, "watched": watched.json, "mlflow": server}
+
+
+def test_a_detached_job_is_watched(again: dict[str, Any]) -> None:
+    assert again["submitted"]["status"] == "queued"
+    assert again["watched"]["status"] == "succeeded"
+    assert "no registered device" in again["watched"]["targets"]["cuda"]["skipped"]
+
+
+def test_what_is_known_is_not_tuned_again(farm: dict[str, Any], again: dict[str, Any]) -> None:
+    """The earlier job's results are its trials, and it ships as well. That the cost model cannot be
+    read is said, and stops nothing."""
+    log = tunefarm("logs", again["job"], **farm["env"]).out
+    assert "are known from earlier jobs" in log
+    assert "cost model" in log
+    assert "going on without it" in log
+    row = again["watched"]["targets"]["llvm"]
     assert row["candidates"] < 10, "what failed before may be tried again, what was measured not"
     assert row["verdict"] == "FASTER"
     journal = Journal(farm["home"])
-    won = {row["winner"] for row in journal.verdicts(again.json["job"], "llvm").values()}
+    won = {row["winner"] for row in journal.verdicts(again["job"], "llvm").values()}
     earlier = {m.candidate for m in journal.measurements(farm["done"].json["job"], "llvm")}
     journal.close()
     assert won & earlier, "what ships was found by the earlier job"
+
+
+def test_mlflow_down_stops_nothing_and_catches_up_later(
+    farm: dict[str, Any], again: dict[str, Any], tmp_path: Path
+) -> None:
+    env, server = farm["env"], again["mlflow"]
+    assert again["watched"]["mlflow"]["run_id"] is None
+    failed = tunefarm("sync", "--json", **env)
+    assert failed.code == 5
+    assert again["job"] in failed.json["jobs"], "one document, with the reason"
+    try:
+        server.start()
+        for _ in range(2):  # the second finds everything there
+            synced = tunefarm("sync", "--json", **env)
+            assert synced.code == 0, synced.err
+        status = tunefarm("status", again["job"], "--json", **env).json
+        assert status["mlflow"]["run_id"]
+        where = ("--tracking-uri", server.uri, "-o", tmp_path)
+        pulled = tunefarm("artifacts", "pull", "again@llvm", *where, "--json", **env)
+        assert pulled.code == 0, pulled.err
+        assert pulled.json["digest"] == again["watched"]["targets"]["llvm"]["digest"]
+    finally:
+        server.kill()
 
 
 def test_nothing_is_left_running(farm: dict[str, Any]) -> None:
@@ -330,29 +372,6 @@ def test_planted_faults_are_recorded_and_the_job_finishes(
     assert left_over(str(farm["home"].root)) == []
 
 
-def test_where_transposes_would_stay_inside_both_layouts_are_measured(
-    farm: dict[str, Any], tmp_path: Path
-) -> None:
-    model, home = models.rows_inside(tmp_path / "rows.onnx"), farm["home"]
-    options = ("--targets", "llvm", "--trials", 6, "--json")
-    done = tunefarm("submit", model, *options, **farm["env"])
-    assert done.code == 0, done.err
-    journal = Journal(home)
-    (event,) = [e for e in journal.events(done.json["job"]) if e["kind"] == "layout"]
-    journal.close()
-    measured_ms = event["detail"]["ms"]
-    assert set(measured_ms) == {"NCHW", "NHWC"}
-    faster = measured_ms["NCHW"] > 1.02 * measured_ms["NHWC"]
-    assert event["detail"]["layout"] == ("NHWC" if faster else "NCHW")
-    artifact = done.json["targets"]["llvm"]["artifact"]
-    manifest = tunefarm("artifacts", "inspect", artifact, "--json", **farm["env"]).json
-    assert f'"{event["detail"]["layout"]}"' in json.dumps(manifest)
-    assert f"computed in {event['detail']['layout']}" in done.err
-    job = home.job_dir(done.json["job"]) / "llvm"
-    assert (job / "program-NHWC").exists() == faster
-    assert not list((job / "model").glob("layout-*"))
-
-
 def wait_for(condition: Any, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -368,41 +387,79 @@ def measured(home: Home) -> int:
     return count
 
 
-def test_kill_nine_in_mid_job_then_resume(home: Home, tmp_path: Path) -> None:
-    """And the journal is damaged where it lay: a result is changed, which nobody may believe."""
-    model = models.cnn(tmp_path / "cnn.onnx")
-    process = start("submit", model, "--targets", "llvm", "--trials", 40, "--json")
+def take_roof(farm: dict[str, Any], home: Home) -> None:
+    """What this machine can do is known: another home need not measure it again."""
+    shutil.copytree(farm["home"].root / "roofs", home.root / "roofs", dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="module")
+def killed(farm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A job on a network whose layout has to be measured: its driver is killed in the middle, the
+    journal is damaged where it lies (a result is changed, which nobody may believe), and it is
+    resumed."""
+    root = tmp_path_factory.mktemp("killed")
+    home = Home(root / "home").prepare()
+    take_roof(farm, home)
+    env = {"TUNEFARM_HOME": str(home.root), "TUNEFARM_CACHE": str(root / "cache")}
+    model = models.rows_inside(root / "rows.onnx")
+    process = start("submit", model, "--targets", "llvm", "--trials", 40, "--json", **env)
     wait_for(lambda: measured(home) >= 6)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    _, told = process.communicate()
     journal = Journal(home)
     (job,) = journal.jobs()
     assert journal.status(job.id) == "interrupted"
     before = {m.candidate: m.samples for m in journal.measurements(job.id, "llvm", ("screen",))}
-    assert before
-    damaged = next(iter(before))
     journal.close()
+    damaged = next(iter(before))
     with sqlite3.connect(home.root / "journal.db") as raw:
         raw.execute("update measurements set samples = '[1e-9]' where candidate = ?", (damaged,))
     raw.close()
-    done = tunefarm("resume", job.id, "--json")
+    done = tunefarm("resume", job.id, "--json", **env)
     assert done.code == 0, done.err
+    found = {"home": home, "env": env, "job": job.id, "told": told, "done": done}
+    return {**found, "before": before, "damaged": damaged}
+
+
+def test_kill_nine_in_mid_job_then_resume(killed: dict[str, Any]) -> None:
+    done, damaged, before = killed["done"], killed["damaged"], dict(killed["before"])
     assert "the journal was damaged" in done.err
-    journal = Journal(home)
-    after = journal.measurements(job.id, "llvm", ("screen",))
+    journal = Journal(killed["home"])
+    after = journal.measurements(killed["job"], "llvm", ("screen",))
+    journal.close()
     assert len(after) == len({m.candidate for m in after}) == 40
     kept = {m.candidate: m.samples for m in after if m.candidate in before}
     assert min(kept.pop(damaged)) > 1e-8, "measured again"
     before.pop(damaged)
     assert kept == before, "a measured candidate was lost or measured again"
     assert done.json["targets"]["llvm"]["verdict"] == "FASTER"
+    wait_for(lambda: not left_over(str(killed["home"].root)), 90)
+
+
+def test_where_transposes_would_stay_inside_both_layouts_are_measured(
+    killed: dict[str, Any],
+) -> None:
+    """Once: a resumed job stays with what was decided."""
+    journal = Journal(killed["home"])
+    (event,) = [e for e in journal.events(killed["job"]) if e["kind"] == "layout"]
     journal.close()
-    wait_for(lambda: not left_over(str(home.root)), 90)
+    measured_ms, layout = event["detail"]["ms"], event["detail"]["layout"]
+    assert set(measured_ms) == {"NCHW", "NHWC"}
+    faster = measured_ms["NCHW"] > 1.02 * measured_ms["NHWC"]
+    assert layout == ("NHWC" if faster else "NCHW")
+    assert f"computed in {layout}" in killed["told"]
+    artifact = killed["done"].json["targets"]["llvm"]["artifact"]
+    manifest = tunefarm("artifacts", "inspect", artifact, "--json", **killed["env"]).json
+    assert f'"{layout}"' in json.dumps(manifest)
+    job = killed["home"].job_dir(killed["job"]) / "llvm"
+    assert (job / "program-NHWC").exists() == faster
+    assert not list((job / "model").glob("layout-*"))
 
 
 def test_a_second_job_waits_for_the_device_and_ctrl_c_leaves_a_resumable_one(
-    home: Home, tmp_path: Path
+    farm: dict[str, Any], home: Home, tmp_path: Path
 ) -> None:
+    take_roof(farm, home)
     model = models.cnn(tmp_path / "cnn.onnx")
     first = start("submit", model, "--targets", "llvm", "--trials", 500, "--name", "first")
     wait_for(lambda: measured(home) >= 1)
@@ -440,43 +497,3 @@ def test_a_second_job_waits_for_the_device_and_ctrl_c_leaves_a_resumable_one(
     assert tunefarm("cancel", running.id, "--json").json["status"] == "cancelled"
     journal.close()
     assert left_over(str(home.root)) == []
-
-
-def test_mlflow_down_stops_nothing_and_catches_up_later(home: Home, tmp_path: Path) -> None:
-    server = MlflowServer(tmp_path)
-    uri = server.uri
-    model = models.matmul(tmp_path / "mm.onnx")
-    job = ("submit", model, "--targets", "llvm", "--trials", 4, "--tracking-uri", uri)
-    done = tunefarm(*job, "--json")
-    assert done.code == 0, done.err
-    assert done.json["mlflow"]["run_id"] is None
-    failed = tunefarm("sync", "--json")
-    assert failed.code == 5
-    assert done.json["job"] in failed.json["jobs"], "one document, with the reason"
-    try:
-        server.start()
-        for _ in range(2):  # the second finds everything there
-            synced = tunefarm("sync", "--json")
-            assert synced.code == 0, synced.err
-        status = tunefarm("status", done.json["job"], "--json").json
-        assert status["mlflow"]["run_id"]
-        pulled = tunefarm(
-            *("artifacts", "pull", "mm@llvm", "--tracking-uri", uri, "-o", tmp_path, "--json")
-        )
-        assert pulled.code == 0, pulled.err
-        assert pulled.json["digest"] == done.json["targets"]["llvm"]["digest"]
-    finally:
-        server.kill()
-
-
-def test_detach_watch_and_no_device_skip(farm: dict[str, Any], tmp_path: Path) -> None:
-    model = models.matmul(tmp_path / "mm.onnx")
-    options = ("--targets", "cuda,llvm", "--no-device", "skip", "--trials", 4, "--detach")
-    submitted = tunefarm("submit", model, *options, "--json", **farm["env"])
-    assert submitted.code == 0
-    assert submitted.json["status"] == "queued"
-    watched = tunefarm("watch", submitted.json["job"], "--json", **farm["env"])
-    assert watched.code == 0, watched.err
-    assert watched.json["status"] == "succeeded"
-    assert "no registered device" in watched.json["targets"]["cuda"]["skipped"]
-    assert watched.json["targets"]["llvm"]["candidates"] <= 4
