@@ -198,6 +198,16 @@ def pools(path: Path) -> Path:
     return _save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
 
 
+def flattened(path: Path) -> Path:
+    """What lies between convolutions, channels last, and a dense layer: turned, and made one row."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        helper.make_node("Reshape", ["t", "row"], ["y"]),
+    ]
+    row = ("row", np.array([1, 25088]))
+    return _save(path, nodes, [("x", [1, 7, 7, 512])], [("y", [1, 25088])], [row])
+
+
 def branches(path: Path) -> Path:
     """Three branches that only their concatenation reads, and two of which one is read twice."""
     weights = _weights(0.3)

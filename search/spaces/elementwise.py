@@ -64,6 +64,11 @@ class Chain:
     def points(self) -> int:
         return self.last.points
 
+    @property
+    def single(self) -> bool:
+        """There is but one axis to share out: all are one, or the others have a single element."""
+        return self.flat or max(self.extents[:-1], default=1) == 1
+
 
 @dataclass(frozen=True)
 class Sweep(Way):
@@ -161,12 +166,13 @@ def elementwise_space(workload: Any, target: Target) -> FewWays[Sweep] | None:
     if target.kind != "llvm":
         return None
     form, machine = chain_of(workload), hardware(target)
-    if form is None:
+    sweeps = tuple(dict.fromkeys(_sweeps(form, machine))) if form is not None else ()
+    if form is None or not sweeps:
         return None
     return FewWays(
         "elementwise",
         workload,
-        tuple(dict.fromkeys(_sweeps(form, machine))),
+        sweeps,
         lambda one: _estimate(form, one, machine),
         lambda schedule, one: schedule_sweep(schedule, form, one),
         (
@@ -215,8 +221,7 @@ def _sweeps(form: Chain, machine: Hardware) -> Iterator[Sweep]:
     for (lanes, unroll, square, gather), parallel in itertools.product(steps, parallels):
         if length % (lanes * unroll) == 0:
             shares = parallel * machine.cores or 1
-            single = form.flat or len(form.extents) == 1
-            rest = form.points // (lanes * unroll if single else length)
+            rest = form.points // (lanes * unroll if form.single else length)
             if shares == 1 or rest >= shares or form.crossed is not None:
                 yield Sweep(shares, lanes, unroll, square, gather)
                 if square == 1 and lanes == machine.lanes and may_stream(form.last):
@@ -246,7 +251,7 @@ def schedule_sweep(schedule: Any, form: Chain, one: Sweep) -> None:
         _innermost(schedule, vectors, lane, one.stream)
     else:
         steps, vectors, lane = schedule.split(loops[-1], [None, one.unroll, one.lanes])
-        outer = loops[:-1] or [steps]
+        outer = [*loops[:-1], steps] if form.single else loops[:-1]
         _innermost(schedule, vectors, lane, one.stream)
     if one.shares > 1:
         fused = _fuse(schedule, outer)

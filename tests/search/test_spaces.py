@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench import Bench
+from tests import models
+from tests.bench import Bench, imported
 from tunefarm.devices.target import parse_target
 from tunefarm.frontend.program import Program
 from tunefarm.measure.build import Builder, BuildRequest
@@ -90,6 +91,24 @@ def test_rows_that_no_vector_divides_have_odd_ones(kernels: Program, target) -> 
     space = elementwise_space(replay.load_workload(kernels.workload(shuffle.id)), target)
     assert space is not None
     assert min(space.ways, key=space.estimate).lanes == 14
+
+
+def test_one_long_row_is_shared_out(target, workers, tmp_path: Path) -> None:
+    """Too large for one thread alone, and with no second axis to share."""
+    from tunefarm.search.spaces.elementwise import elementwise_space
+    from tunefarm.search.spaces.hardware import hardware
+
+    program = imported(tmp_path, models.flattened(tmp_path / "flattened.onnx"), target)
+    (task,) = program.tasks
+    bench = Bench(program, task, target, workers, tmp_path)
+    space = elementwise_space(bench.workload, target)
+    assert space is not None
+    cores = hardware(target).cores
+    assert {one.shares for one in space.ways} == {cores, 8 * cores}
+    for number, one in enumerate(space.modelled()[::3]):
+        proposal = space.realise(one.point, 0)
+        assert proposal is not None
+        bench.check(proposal, str(number))
 
 
 def test_sizes_without_divisors_are_padded(
