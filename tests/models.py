@@ -199,7 +199,7 @@ def pools(path: Path) -> Path:
 
 
 def flattened(path: Path) -> Path:
-    """What lies between convolutions, channels last, and a dense layer: turned, and made one row."""
+    """What lies between convolutions, channels last, and a dense layer: turned, then one row."""
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
         helper.make_node("Reshape", ["t", "row"], ["y"]),

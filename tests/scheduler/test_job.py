@@ -432,7 +432,7 @@ def test_kill_nine_in_mid_job_then_resume(killed: dict[str, Any]) -> None:
     assert min(kept.pop(damaged)) > 1e-8, "measured again"
     before.pop(damaged)
     assert kept == before, "a measured candidate was lost or measured again"
-    assert done.json["targets"]["llvm"]["verdict"] == "FASTER"
+    assert done.json["targets"]["llvm"]["speedup"] > 2
     wait_for(lambda: not left_over(str(killed["home"].root)), 90)
 
 
