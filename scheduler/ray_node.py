@@ -63,6 +63,8 @@ class Joining:
             **authentication(self.token),
             "TUNEFARM_HOME": str(self.home.root),
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            # A job is resumed from its journal: nothing waits for work that is under way to end.
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         }
 
 
