@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(CURDIR)/demo
+TWO := -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: setup demo test fast torture lint format bench lock clean
@@ -26,12 +27,14 @@ demo: setup
 	TUNEFARM_HOME=$(DEMO)/home $(BIN)/tunefarm submit $(DEMO)/squeezenet.onnx \
 	  --targets llvm --trials 400 --budget 5m
 
+# What needs no quiet machine first, two files at a time; then whole jobs and what is timed.
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TWO) -m "not ray and not alone"
+	$(BIN)/python -m pytest -m "ray or alone"
 
 # The tests that need neither the compiler nor Ray.
 fast: setup
-	$(BIN)/python -m pytest -m "not tvm and not ray"
+	$(BIN)/python -m pytest $(TWO) -m "not tvm and not ray"
 
 # Faults by the thousand; what came of them is in torture.json. Tens of minutes.
 torture: setup

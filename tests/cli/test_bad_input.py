@@ -16,6 +16,7 @@ def submit(*args: object, **env: str):
     return tunefarm("submit", *args, timeout=120, **env)
 
 
+@pytest.mark.alone
 def test_help_is_quick() -> None:
     tunefarm("--help")
     times = []

@@ -16,7 +16,7 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import RaceRequest, Runner, ScreenRequest
 from tunefarm.search.candidate import UNTUNED
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.alone]
 EXPECTED = {
     "crash": FailureKind.CRASH,
     "hang": FailureKind.RUN_TIMEOUT,

@@ -9,7 +9,7 @@ from tunefarm.home import Home
 from tunefarm.measure.roofline import known_roof, measure_roof, roof_path
 from tunefarm.measure.steady import gauge_from_file
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.alone]
 
 
 def test_a_roof_is_measured_once_and_known_from_then_on(home: Home) -> None:

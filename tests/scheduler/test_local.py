@@ -12,7 +12,7 @@ from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.scheduler.local import LocalTuner, Trial
 from tunefarm.scheduler.state import Limits
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

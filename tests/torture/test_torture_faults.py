@@ -174,22 +174,27 @@ def test_machines_cut_off(
 def test_candidates_that_crash_hang_and_eat_all_memory(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
-    """Four of them in each job, in native code that keeps Python's lock."""
+    """Up to four of them in each job, in native code that keeps Python's lock, until each kind was
+    met so often."""
     monkeypatch.setenv("TUNEFARM_PLUGINS", "tests.plugins.faults")
     model = models.matmul(tmp_path / "mm.onnx")
+    wanted = ("crash", "run_timeout", "out_of_memory", "wrong_result")
     kinds: Counter[str] = Counter()
-    for number in range(TIMES):
+    jobs = 0
+    while min(kinds[kind] for kind in wanted) < TIMES:
+        assert jobs < 2 * TIMES, f"not drawn: {kinds}"
         done = finish(
             start(
                 *("submit", model, "--targets", "llvm", "--trials", 12, "--strategy", "random"),
-                *("--retune", "--name", f"job{number}", "--json"),  # with this seed all are drawn
+                *("--retune", "--name", f"job{jobs}", "--json"),
             )
         )
         assert done.code == 0, done.err
         assert done.json["targets"]["llvm"]["parity"]["passed"]
+        assert set(done.json["targets"]["llvm"]["failures"]) <= set(wanted), "told as what it is"
         kinds.update(done.json["targets"]["llvm"]["failures"])
-    assert min(kinds[k] for k in ("crash", "run_timeout", "out_of_memory", "wrong_result")) >= TIMES
-    report(jobs=TIMES, **kinds)
+        jobs += 1
+    report(jobs=jobs, **kinds)
 
 
 @pytest.mark.timeout(7200)
