@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from tunefarm.measure.stats import Verdict
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.search.candidate import Candidate
@@ -52,8 +53,7 @@ def known(
         if other.created >= job.created or other.id == job.id or not of_jobs(other.id):
             continue
         for of in journal.targets(other.id):
-            same = (of.resolved, of.toolchain, of.device.fingerprint)
-            if same != (target.resolved, target.toolchain, target.device.fingerprint):
+            if not _is_alike(of, target):
                 continue
             theirs = _between(journal, other.id, of.name)
             if theirs is None or not between / ALIKE <= theirs <= between * ALIKE:
@@ -75,6 +75,47 @@ def known(
         for rank, one in enumerate(by_task[task])
         if rank < top or one.candidate.id in besides
     ]
+
+
+def in_models(journal: Journal, job: Job, target: JobTarget) -> dict[str, float]:
+    """How many times longer a call of this job's kernels takes inside a model than alone, by task,
+    as the newest of the earlier jobs on this kind of device has found it."""
+    mine = {row["task"] for row in journal.tasks(job.id, target.name)}
+    found: dict[str, float] = {}
+    for other in journal.jobs():
+        if other.created >= job.created or other.id == job.id:
+            continue
+        for of in journal.targets(other.id):
+            if _is_alike(of, target):
+                ratios = _in_model(journal, other.id, of.name)
+                found.update({t: r for t, r in ratios.items() if t in mine and t not in found})
+    return found
+
+
+def _in_model(journal: Journal, job: str, target: str) -> dict[str, float]:
+    """The same as one job has found it, of the kernels that its final has timed alone."""
+    placed: dict[str, float] = {}
+    for event in journal.events(job):
+        if event["kind"] == "in_place" and event["detail"]["target"] == target:
+            placed = event["detail"]["kernels"]
+    verdicts = journal.verdicts(job, target)
+    ratios = {}
+    for row in journal.tasks(job, target):
+        verdict = verdicts.get(row["task"])
+        if verdict is None or row["task"] not in placed:
+            continue
+        ships = "tuned_s" if verdict["verdict"] == Verdict.FASTER else "base_s"
+        if alone := verdict[ships]:
+            ratios[row["task"]] = placed[row["task"]] / (row["weight"] * alone)
+    return ratios
+
+
+def _is_alike(one: JobTarget, other: JobTarget) -> bool:
+    return (one.resolved, one.toolchain, one.device.fingerprint) == (
+        other.resolved,
+        other.toolchain,
+        other.device.fingerprint,
+    )
 
 
 def twin(journal: Journal, job: Job, targets: Sequence[JobTarget]) -> Job | None:

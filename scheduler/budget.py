@@ -20,6 +20,7 @@ class Progress:
         results: candidates measured or failed.
         pending: candidates proposed, built or being measured.
         floor_s: the least time that the hardware allows, 0 where it is not known.
+        in_model: how many times longer a call takes inside a model than alone.
     """
 
     task: str
@@ -30,6 +31,7 @@ class Progress:
     pending: int = 0
     closed: bool = False
     floor_s: float = 0.0
+    in_model: float = 1.0
 
     @property
     def latency_s(self) -> float | None:
@@ -88,7 +90,7 @@ def headroom(progress: Progress) -> float:
 
 
 def expected_gain(progress: Progress) -> float:
-    """Seconds of a whole inference that one more candidate of this kernel may save.
+    """Seconds of a whole inference, in the model, that one more candidate of this kernel may save.
 
     Half is what the latest half of its candidates brought on average, half is optimism: headroom
     over candidates tried. After Ansor's task scheduler (Zheng et al., OSDI 2020, section 6.2).
@@ -101,7 +103,8 @@ def expected_gain(progress: Progress) -> float:
     earlier = [s for at, s in progress.best if at <= half] or [progress.baseline_s or latency]
     slope = (earlier[-1] - latency) / max(1, progress.results - half) if progress.results else 0.0
     hope = headroom(progress)
-    return progress.weight * (0.5 * min(hope, max(0.0, slope)) + 0.5 * hope / max(1, tried))
+    saved = 0.5 * min(hope, max(0.0, slope)) + 0.5 * hope / max(1, tried)
+    return progress.weight * progress.in_model * saved
 
 
 def allocate(

@@ -32,12 +32,14 @@ class Phase(enum.StrEnum):
 @dataclass(frozen=True)
 class Task:
     """A kernel to tune; `baseline` is the id of its untuned candidate, `floor_s` the seconds that
-    the hardware needs for it at the very least (0 where that is not known)."""
+    the hardware needs for it at the very least (0 where that is not known), `in_model` how many
+    times longer a call takes inside a model than alone, by earlier jobs (1 where none knows)."""
 
     id: str
     weight: int
     baseline: str
     floor_s: float = 0.0
+    in_model: float = 1.0
 
 
 @dataclass(frozen=True)

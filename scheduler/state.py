@@ -201,7 +201,9 @@ class TargetState:
         if self.phase is not Phase.IMPORT:
             return
         for task in tasks:
-            self.tasks[task.id] = Progress(task.id, task.weight, floor_s=task.floor_s)
+            self.tasks[task.id] = Progress(
+                task.id, task.weight, floor_s=task.floor_s, in_model=task.in_model
+            )
             self.flying[task.id] = OrderedDict()
             self.baselines[task.baseline] = task.id
             self.owner[task.baseline] = task.id

@@ -28,6 +28,7 @@ from tunefarm.measure.runner import RaceRequest, ScreenRequest
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal, refuse_withdrawn
+from tunefarm.results.known import in_models
 from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
 from tunefarm.scheduler.conductor import Conductor
@@ -267,10 +268,11 @@ class TargetRun:
         ]
         self.ledger.candidates.update({c.id: c for c in baselines})
         self.ledger.floors_s = {t.id: self._floor_s(t) for t in self.program.tasks}
+        longer = in_models(self.journal, self.job, self.target)
         self.state.restore(
             Imported(
                 tuple(
-                    Task(t.id, t.weight, b.id, self.ledger.floors_s[t.id])
+                    Task(t.id, t.weight, b.id, self.ledger.floors_s[t.id], longer.get(t.id, 1.0))
                     for t, b in zip(self.program.tasks, baselines, strict=True)
                 )
             )

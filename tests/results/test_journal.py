@@ -21,7 +21,7 @@ from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.facts import Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
-from tunefarm.results.known import known, known_before, note_between, twin
+from tunefarm.results.known import in_models, known, known_before, note_between, twin
 from tunefarm.search.candidate import Candidate
 
 
@@ -191,6 +191,32 @@ def test_results_of_earlier_jobs_are_known(journal: Journal, device: Device) -> 
         assert known(journal, later, target, 1500, top=1) == found[:1]
         assert known(journal, later, target, 3000) == [], "of a model in which kernels are colder"
         assert known_before(journal, later.id, "llvm") == {"task": 1e-3}
+
+
+def test_what_calls_take_inside_models_is_known_of_earlier_jobs(
+    journal: Journal, device: Device
+) -> None:
+    """Of the kernel that ships: the tuned one where it was faster, else the untuned one."""
+    tasks = [TuningTask(name, "matmul", ("f",), 2, 1.0, 1, ()) for name in ("won", "lost", "new")]
+    journal.add_tasks("net-1", "llvm", tasks)
+    faster = Comparison(4e-3, 1e-3, 4.0, 3.9, 4.1, Verdict.FASTER)
+    slower = Comparison(1e-3, 4e-3, 0.25, 0.2, 0.3, Verdict.SLOWER)
+    journal.add_verdict("net-1", "llvm", "won", "c", faster)
+    journal.add_verdict("net-1", "llvm", "lost", "c", slower)
+    placed = {"won": 3e-3, "lost": 1e-3, "new": 1.0}
+    journal.add_event("net-1", "in_place", target="llvm", model_s=4e-3, kernels=placed)
+    later = make_job(job="net-2")
+    for where, ratios in (
+        (device, {"won": 1.5, "lost": 0.5}),
+        (dataclasses.replace(device, sku="another"), {}),
+    ):
+        target = JobTarget("llvm", where.target, where, "tc")
+        journal.add_job(later, [target])
+        journal.add_tasks(later.id, "llvm", tasks)
+        assert in_models(journal, later, target) == pytest.approx(ratios)
+        later = make_job(job="net-3")
+    first = journal.job("net-1")
+    assert in_models(journal, first, journal.targets(first.id)[0]) == {}, "no job knows its own"
 
 
 def test_jobs_are_found_by_id_name_and_beginning(journal: Journal, device: Device) -> None:

@@ -55,6 +55,16 @@ def test_a_falling_latency_attracts_candidates() -> None:
     assert expected_gain(falling) > expected_gain(flat)
 
 
+def test_what_takes_longer_inside_the_model_attracts_candidates() -> None:
+    """Alone one takes longer than the other; in the model it is the other way round."""
+    alone = progress("alone", 1, 1.0, [0.6, 0.6])
+    inside = progress("inside", 1, 1.0, [0.5, 0.5])
+    assert expected_gain(alone) > expected_gain(inside)
+    alone.in_model, inside.in_model = 0.8, 1.3
+    assert expected_gain(alone) < expected_gain(inside)
+    assert dict(allocate([alone, inside], 4, warm_up=1, chunk=4)) == {"inside": 4}
+
+
 def test_every_open_kernel_is_warmed_up_first() -> None:
     rows = [progress(f"t{i}", 1, 10.0**-i, []) for i in range(4)]
     assert dict(allocate(rows, 8, warm_up=2, chunk=4)) == dict.fromkeys(["t0", "t1", "t2", "t3"], 2)
