@@ -15,6 +15,7 @@ from typing import Any
 
 from tunefarm.home import Home
 from tunefarm.results.journal import Journal
+from tunefarm.results.known import alone_and_in_place
 
 
 def main() -> None:
@@ -29,8 +30,8 @@ def main() -> None:
     for name, job in newest.items():
         for target in journal.targets(job):
             rows = kernels(journal, job, target.name)
-            if rows:
-                print(f"| {name} | {' | '.join(summary(rows))} |")
+            said = summary(rows) if rows else ["not known"]
+            print(f"| {name} | {' | '.join(said)} |")
             for row in rows if a.kernels else []:
                 print(f"  {row['alone']:9.4f} {row['placed']:9.4f} ms  {row['name']}")
     journal.close()
@@ -38,19 +39,11 @@ def main() -> None:
 
 def kernels(journal: Journal, job: str, target: str) -> list[dict[str, Any]]:
     """Heaviest first, in milliseconds of an inference; those that a held-out run has timed."""
-    placed: dict[str, float] = {}
-    for event in journal.events(job):
-        if event["kind"] == "in_place" and event["detail"]["target"] == target:
-            placed = event["detail"]["kernels"]
-    verdicts = journal.verdicts(job, target)
+    names = {task["task"]: task["name"] for task in journal.tasks(job, target)}
+    seconds = alone_and_in_place(journal, job, target)
     rows = [
-        {
-            "name": task["name"],
-            "alone": task["weight"] * verdicts[task["task"]]["tuned_s"] * 1e3,
-            "placed": placed[task["task"]] * 1e3,
-        }
-        for task in journal.tasks(job, target)
-        if placed.get(task["task"]) and verdicts[task["task"]]["tuned_s"]
+        {"name": names[task], "alone": alone * 1e3, "placed": placed * 1e3}
+        for task, (alone, placed) in seconds.items()
     ]
     return sorted(rows, key=lambda row: -row["alone"])
 

@@ -50,21 +50,22 @@ def fastest(runs: Runs) -> float:
     return min((sample for run in runs.values() for sample in run), default=math.inf)
 
 
-def is_clear(base: Runs, tuned: Runs, protocol: Protocol) -> bool:
-    """Whether enough processes have called `base`, and it was far slower each time than `tuned`
-    ever was: more of them would change no verdict."""
+def may_be_spared(base: Runs, tuned: Runs, slow_s: float, protocol: Protocol) -> bool:
+    """Whether `base` need not be called by further processes: a call of it takes more than `slow_s`
+    seconds, enough processes have called it, and by the processes' medians it was far slower in
+    each of them than `tuned` was in any."""
     slow = [statistics.median(run) for run in base.values() if run]
     fast = [statistics.median(run) for run in tuned.values() if run]
     return (
         len(slow) >= protocol.slow_processes
         and bool(fast)
-        and min(slow) > protocol.truncate_factor * max(fast)
+        and min(slow) > max(slow_s, protocol.truncate_factor * max(fast))
     )
 
 
 def judge(base: Runs, tuned: Runs, processes: int, protocol: Protocol) -> Comparison | None:
-    """The verdict on fresh samples; None when `tuned` lacks any of the processes, or `base` does
-    without being clear."""
+    """The verdict on fresh samples; None when `tuned` lacks any of the processes, or `base` does,
+    and was not spared (see `may_be_spared`)."""
     if not _complete(tuned, processes):
         return None
     if _complete(base, processes):
@@ -76,13 +77,11 @@ def judge(base: Runs, tuned: Runs, processes: int, protocol: Protocol) -> Compar
             resamples=protocol.resamples,
             seed=protocol.seed,
         )
-    if not is_clear(base, tuned, protocol):
+    called = [run for run in base.values() if run]
+    if len(called) < protocol.slow_processes or fastest(base) <= protocol.screen_s:
         return None
     return compare_apart(
-        [run for run in base.values() if run],
-        list(tuned.values()),
-        confidence=protocol.confidence,
-        margin=protocol.margin,
+        called, list(tuned.values()), confidence=protocol.confidence, margin=protocol.margin
     )
 
 

@@ -38,8 +38,8 @@ class Protocol:
             and slower than a screening (a model: than `slow_model`): its verdict is clear, and its
             time is everybody's. The first call counts as a sample only where it is the only one;
             it is then slower than others by what a first call costs: little, of such a time.
-        slow_processes: of the finals' processes, those that call it at all (`judge.is_clear`).
-            Three beside six others are the fewest of which the rank sum test is certain enough.
+        slow_processes: of the finals' processes, so many call it at all before the others may be
+            spared it (`judge.may_be_spared`).
         beyond: a kernel of a model finds its weights beyond the shared cache, what it works on
             beyond the cores' own: copies of both, so many caches' worth, take turns
             (`measure.rotation`); at most `most_copies` of each.
@@ -92,9 +92,13 @@ class Protocol:
             return self.screen_s
         return self.screen_s * min(1.0, (incumbent_s / first_s) ** 3)
 
+    @property
+    def slow_model_s(self) -> float:
+        """Seconds of an inference from which on two of them take longer than all samples may."""
+        return self.model_s / 4
+
     def slow_model(self, seconds: float) -> bool:
-        """Whether two runs of such a model take longer than all its samples may."""
-        return 2 * seconds > self.model_s / 2
+        return seconds > self.slow_model_s
 
     def run_limit(self, incumbent_s: float | None) -> float:
         """Seconds a candidate may take, all its runs together.

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tunefarm.measure.roofline import known_roof
 from tunefarm.results.facts import JobTarget
 from tunefarm.results.journal import Journal
-from tunefarm.results.known import known_before
+from tunefarm.results.known import known_before, last_in_place
 
 KERNEL_COLUMNS = [
     *("task", "kernel", "calls", "mflop", "candidates", "verdict", "untuned_ms", "tuned_ms"),
@@ -67,15 +67,13 @@ def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
 
 
 def in_place(journal: Journal, job: str, target: str) -> dict[str, Any] | None:
-    """Where the time of the model that ships goes, as the job found it last: `model_s`, seconds of
-    an inference; `kernels`, of these the seconds in each kernel, by task (not of reshapes that the
-    runtime does itself); `outside`, the share that is in none. None where it is not known."""
-    for event in reversed(journal.events(job)):
-        if event["kind"] == "in_place" and event["detail"]["target"] == target:
-            found = event["detail"]
-            outside = 1 - sum(found["kernels"].values()) / found["model_s"]
-            return {**found, "outside": max(0.0, outside)}
-    return None
+    """See `known.last_in_place`; and `outside`, the share of the time that is in no kernel
+    (reshapes that the runtime does itself are none)."""
+    found = last_in_place(journal, job, target)
+    if found is None:
+        return None
+    outside = 1 - sum(found["kernels"].values()) / found["model_s"]
+    return {**found, "outside": max(0.0, outside)}
 
 
 def _per_call(seconds: float | None, calls: int) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tunefarm.measure.stats import Verdict
 from tunefarm.results.facts import Job, JobTarget
@@ -83,31 +84,43 @@ def in_models(journal: Journal, job: Job, target: JobTarget) -> dict[str, float]
     mine = {row["task"] for row in journal.tasks(job.id, target.name)}
     found: dict[str, float] = {}
     for other in journal.jobs():
-        if other.created >= job.created or other.id == job.id:
+        if mine <= set(found):
+            break
+        if other.created >= job.created or other.id == job.id or journal.has_withdrawn(other.id):
             continue
         for of in journal.targets(other.id):
             if _is_alike(of, target):
-                ratios = _in_model(journal, other.id, of.name)
+                seconds = alone_and_in_place(journal, other.id, of.name)
+                ratios = {task: placed / alone for task, (alone, placed) in seconds.items()}
                 found.update({t: r for t, r in ratios.items() if t in mine and t not in found})
     return found
 
 
-def _in_model(journal: Journal, job: str, target: str) -> dict[str, float]:
-    """The same as one job has found it, of the kernels that its final has timed alone."""
-    placed: dict[str, float] = {}
-    for event in journal.events(job):
-        if event["kind"] == "in_place" and event["detail"]["target"] == target:
-            placed = event["detail"]["kernels"]
+def alone_and_in_place(journal: Journal, job: str, target: str) -> dict[str, tuple[float, float]]:
+    """Seconds of an inference that a job has found for each kernel that ships, by task: all its
+    calls alone, in the held-out final, and inside the model."""
+    placed = (last_in_place(journal, job, target) or {}).get("kernels", {})
     verdicts = journal.verdicts(job, target)
-    ratios = {}
+    found = {}
     for row in journal.tasks(job, target):
         verdict = verdicts.get(row["task"])
         if verdict is None or row["task"] not in placed:
             continue
         ships = "tuned_s" if verdict["verdict"] == Verdict.FASTER else "base_s"
-        if alone := verdict[ships]:
-            ratios[row["task"]] = placed[row["task"]] / (row["weight"] * alone)
-    return ratios
+        if verdict[ships] and placed[row["task"]]:
+            found[row["task"]] = (row["weight"] * verdict[ships], placed[row["task"]])
+    return found
+
+
+def last_in_place(journal: Journal, job: str, target: str) -> dict[str, Any] | None:
+    """Where the time of the model that ships goes, as the job found it last: `model_s`, seconds of
+    an inference; `kernels`, of these the seconds in each kernel, by task. None where it is not
+    known."""
+    for event in reversed(journal.events(job)):
+        if event["kind"] == "in_place" and event["detail"]["target"] == target:
+            found: dict[str, Any] = event["detail"]
+            return found
+    return None
 
 
 def _is_alike(one: JobTarget, other: JobTarget) -> bool:

@@ -149,17 +149,30 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
     """
     untuned = [p.baseline_s for p in tasks if p.baseline_s is not None]
     model_s = WHOLE * sum(p.weight * (p.baseline_s or 0.0) for p in tasks)
-    slow = protocol.slow_calls * sum(untuned)
+    tuned_s = sum(p.weight * p.best[-1][1] for p in tasks if p.best)
     races = protocol.race_processes * (0.6 + 0.14 * len(untuned))
     races += 3.0 + 0.17 * len(untuned) + protocol.place_processes * _placing_s(tasks, protocol)
     finals = protocol.final_processes * (0.6 + 0.08 * len(untuned))
-    finals += min(protocol.slow_processes, protocol.final_processes) * slow
+    finals += protocol.slow_calls * sum(
+        p.baseline_s
+        * _callers(p.baseline_s, p.best[-1][1] if p.best else 0.0, protocol.screen_s, protocol)
+        for p in tasks
+        if p.baseline_s is not None
+    )
     runs = 1 + min(protocol.model_rounds, protocol.model_s / 2 / max(1e-4, model_s))
-    processes = protocol.model_processes
     if protocol.slow_model(model_s):
-        runs, processes = protocol.slow_calls, min(processes, protocol.slow_processes)
-    model = protocol.model_processes * 0.8 + processes * model_s * runs
+        runs = protocol.slow_calls
+    callers = _callers(model_s, tuned_s, protocol.slow_model_s, protocol)
+    model = protocol.model_processes * 0.8 + callers * model_s * runs
     return races + finals + model + 2.0 + 0.17 * len(untuned) + 20.0
+
+
+def _callers(untuned_s: float, tuned_s: float, slow_s: float, protocol: Protocol) -> int:
+    """Processes of a final that will call what is untuned: not all, where it is slow and, as far as
+    is known, far behind (see `judge.may_be_spared`)."""
+    processes = protocol.final_processes
+    far = untuned_s > max(slow_s, protocol.truncate_factor * tuned_s)
+    return min(protocol.slow_processes, processes) if far else processes
 
 
 def _placing_s(tasks: Collection[Progress], protocol: Protocol) -> float:

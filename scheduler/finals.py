@@ -13,7 +13,7 @@ from tunefarm.measure.assemble import AssembleRequest
 from tunefarm.measure.expected import ExpectedRequest
 from tunefarm.measure.facts import Checked
 from tunefarm.measure.gate import Parity
-from tunefarm.measure.judge import fastest, is_clear, judge
+from tunefarm.measure.judge import fastest, judge, may_be_spared
 from tunefarm.measure.runner import CheckRequest, ModelRequest, PlaceRequest
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.artifact import Packaged, package
@@ -89,9 +89,8 @@ class Finals:
     def model_request(self, process: int) -> ModelRequest:
         base, tuned = self._libraries()
         samples, protocol = self.races.samples("model"), self.races.settled()
-        untuned = samples.get("base", {})
-        spared = is_clear(untuned, samples.get("tuned", {}), protocol) and protocol.slow_model(
-            fastest(untuned)
+        spared = may_be_spared(
+            samples.get("base", {}), samples.get("tuned", {}), protocol.slow_model_s, protocol
         )
         return ModelRequest(
             None if spared else base, tuned, self.races.program.inputs, protocol, process

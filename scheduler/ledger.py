@@ -4,6 +4,7 @@ of it again: whatever a worker reports is in the journal before the state machin
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from tunefarm.errors import Failure
 from tunefarm.measure.build import BuildOutcome, Library
 from tunefarm.measure.calibration import factors
 from tunefarm.measure.facts import Screening
+from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import ScreenOutcome
 from tunefarm.results.driver_lock import driver_is_alive
 from tunefarm.results.facts import Job, JobTarget, Measurement
@@ -129,15 +131,22 @@ class Ledger:
 
     def retell_processes(self, state: TargetState) -> None:
         """And then what had come of the races; the model is assembled and compared again. A process
-        that lacks what others of its phase have (it may have been lost) is run again."""
+        that lacks what others of its phase have (it may have been lost) is run again, unless it is
+        an untuned kernel that enough of them have called to spare it."""
+        enough = Protocol(**self.job.protocol).slow_processes
         job, name = self.job.id, self.target.name
         for row in self.journal.processes(job, name):
             if row["phase"] in (Phase.COMPARE, Phase.CHECK):
                 continue
             made = self.journal.measurements(job, name, (row["phase"],))
-            raced = {m.candidate for m in made}
-            if raced == {m.candidate for m in made if m.process == row["process"]}:
+            calls = Counter(m.candidate for m in made)
+            mine = {m.candidate for m in made if m.process == row["process"]}
+            lacking = {c for c in calls if c not in mine}
+            if all(self._is_untuned(c) and calls[c] >= enough for c in lacking):
                 state.restore(ProcessDone(Phase(row["phase"]), row["process"]))
+
+    def _is_untuned(self, candidate: str) -> bool:
+        return candidate in self.candidates and self.candidates[candidate].untuned
 
     def take(self, instruction: Instruction, answer: Any) -> Fact:
         """The answer to an instruction."""

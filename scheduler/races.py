@@ -9,11 +9,11 @@ from typing import Any
 from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.measure.facts import PART
 from tunefarm.measure.judge import (
+    Samples,
     faster_in_all,
-    fastest,
     finalists,
-    is_clear,
     judge,
+    may_be_spared,
     race_order,
 )
 from tunefarm.measure.protocol import Protocol
@@ -107,12 +107,12 @@ class Races:
                 entries[task] = chosen
         return entries
 
-    def _finalists(self, base: str, winner: str, samples: dict[str, Any]) -> list[str]:
-        untuned = samples.get(base, {})
-        slow = fastest(untuned) > self.protocol.screen_s
-        if slow and is_clear(untuned, samples.get(winner, {}), self.protocol):
-            return [winner]
-        return [base, winner]
+    def _finalists(self, base: str, winner: str, samples: Samples) -> list[str]:
+        protocol = self.protocol
+        spared = may_be_spared(
+            samples.get(base, {}), samples.get(winner, {}), protocol.screen_s, protocol
+        )
+        return [winner] if spared else [base, winner]
 
     def _baselines(self) -> dict[str, str]:
         """The untuned candidate of each kernel, in the program's order."""

@@ -217,6 +217,20 @@ def test_what_calls_take_inside_models_is_known_of_earlier_jobs(
         later = make_job(job="net-3")
     first = journal.job("net-1")
     assert in_models(journal, first, journal.targets(first.id)[0]) == {}, "no job knows its own"
+    newer = make_job(job="net-4")
+    target = JobTarget("llvm", device.target, device, "tc")
+    journal.add_job(newer, [target])
+    journal.add_tasks(newer.id, "llvm", tasks)
+    journal.add_verdict(newer.id, "llvm", "won", "c", faster)
+    journal.add_event(newer.id, "in_place", target="llvm", model_s=1.0, kernels={"won": 4e-3})
+    newest = make_job(job="net-5")
+    journal.add_job(newest, [target])
+    journal.add_tasks(newest.id, "llvm", tasks)
+    assert in_models(journal, newest, target) == pytest.approx({"won": 2.0, "lost": 0.5})
+    measured = Measurement("c", "screen", 0, (1.0,), unit="bad")
+    journal.add_measurements(newer.id, "llvm", [measured])
+    journal.withdraw("bad", 0.0, None, "throttled")
+    assert in_models(journal, newest, target) == pytest.approx({"won": 1.5, "lost": 0.5})
 
 
 def test_jobs_are_found_by_id_name_and_beginning(journal: Journal, device: Device) -> None:

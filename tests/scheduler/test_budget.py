@@ -148,6 +148,15 @@ def test_what_follows_tuning_takes_longer_where_the_untuned_kernels_are_slow() -
     assert closing_s([Progress("t", 1)], Protocol()) < 50, "before any baseline is known"
 
 
+def test_who_is_not_far_behind_is_called_by_all_processes() -> None:
+    def closing(best: float) -> float:
+        return closing_s([progress(f"t{i}", 2, 0.2, [best]) for i in range(30)], Protocol())
+
+    # Three calls in three processes more: of six seconds of untuned kernels, of the model's seven.
+    assert closing(0.07) - closing(0.06) == pytest.approx(3 * 3 * 6.0, rel=0.2)
+    assert closing(0.06) - closing(0.035) == pytest.approx(3 * 3 * 7.2, rel=0.4)
+
+
 def test_finals_take_no_more_than_tuning_leaves_them_while_that_can_be_had() -> None:
     tasks = [Progress(f"t{i}", 2, 0.1) for i in range(30)]  # an untuned model of six seconds
     protocol = Protocol()

@@ -14,8 +14,10 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.results.facts import JobTarget, Measurement
 from tunefarm.results.journal import Journal
 from tunefarm.scheduler.finals import Finals
-from tunefarm.scheduler.messages import Phase
+from tunefarm.scheduler.ledger import Ledger
+from tunefarm.scheduler.messages import BudgetSpent, Imported, Phase, Screened, Task
 from tunefarm.scheduler.races import Races
+from tunefarm.scheduler.state import Limits, TargetState
 from tunefarm.search.candidate import Candidate, baseline
 
 PROTOCOL = Protocol()
@@ -161,3 +163,47 @@ def test_the_untuned_are_called_until_it_is_clear(finals: Finals) -> None:
     assert {v["verdict"] for v in verdicts.values()} == {"FASTER"}
     assert verdicts["a"]["speedup"] == pytest.approx(400)
     assert finals.check_request().libraries[0].name == "tuned.so", "it ships"
+    state = restored(finals)
+    assert state.phase is Phase.ASSEMBLE, "who was spared is not missed after a crash"
+
+
+def test_a_model_that_is_quick_is_called_by_all(finals: Finals) -> None:
+    raced(finals)
+    for process in range(PROTOCOL.model_processes):
+        assert finals.model_request(process).base is not None
+        rows = [Measurement(c, "model", process, (s,)) for c, s in (("base", 0.5), ("tuned", 0.1))]
+        finals.races.journal.add_process("net-1", "llvm", "compare", process, rows)
+
+
+def test_an_untuned_kernel_that_too_few_have_called_is_called_again(finals: Finals) -> None:
+    """Of three that called it, one has lost what it measured."""
+    a, b = raced(finals)
+    bases = {c.task: c.id for c in finals.races.candidates.values() if c.untuned}
+    for process in range(PROTOCOL.final_processes):
+        chosen = [a[1], bases["b"], b[0], *([bases["a"]] if process < 2 else [])]
+        rows = [Measurement(c, "final", process, (1.0,)) for c in chosen]
+        finals.races.journal.add_process("net-1", "llvm", "final", process, rows)
+    state = restored(finals)
+    assert state.phase is Phase.FINAL
+    assert state.reported == {0, 1}
+
+
+def restored(finals: Finals) -> TargetState:
+    """What a new driver makes of the record."""
+    races = finals.races
+    ledger = Ledger(races.journal, races.job, races.target)
+    ledger.candidates.update(races.candidates)
+    races.journal.add_candidates(
+        races.job.id, "llvm", [c for c in races.candidates.values() if not c.untuned]
+    )
+    processes = (PROTOCOL.race_processes, PROTOCOL.place_processes, PROTOCOL.final_processes)
+    state = TargetState(Limits(trials=1, processes=(*processes, PROTOCOL.model_processes)))
+    untuned = [c for c in races.candidates.values() if c.untuned]
+    state.restore(Imported(tuple(Task(c.task, 1, c.id) for c in untuned)))
+    for one in untuned:
+        state.restore(Screened(one.id, 1.0))
+    ledger.retell(state)
+    state.restore(BudgetSpent())
+    state.resume_work()
+    ledger.retell_processes(state)
+    return state

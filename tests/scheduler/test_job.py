@@ -488,6 +488,12 @@ def test_a_second_job_waits_for_the_device_and_ctrl_c_leaves_a_resumable_one(
     assert refused.code == 4
     assert f"tunefarm devices release {device}" in refused.err
     assert tunefarm("devices", "release", device).code == 0
+    before = journal.counts(running.id)["measured"]
+    again = start("resume", running.id)
+    wait_for(lambda: journal.counts(running.id)["measured"] > before)
+    again.send_signal(signal.SIGINT)
+    assert finish(again, 60).code == 130
+    assert journal.status(running.id) == "interrupted"
     assert tunefarm("cancel", running.id, "--json").json["status"] == "cancelled"
     journal.close()
     assert left_over(str(home.root)) == []

@@ -76,11 +76,12 @@ def requests(root: Path, device: Device) -> list[tuple[object, object]]:
         (ExpectedRequest(root / "model.onnx", X, 2, (1, 2), root / "e.npz"), root / "e.npz"),
         (PlaceRequest((root / "v0.so",), X, protocol, 0), [{"f": [1.0]}]),
         (ModelRequest(root / "b.so", root / "m.so", X, protocol, 0), {"base": [1.0]}),
+        (ModelRequest(None, root / "m.so", X, protocol, 0), {"tuned": [1.0]}),
         (CheckRequest((root / "m.so",), (), root / "e.npz", X, protocol), checked),
     ]
 
 
-@pytest.mark.parametrize("kind", range(9))
+@pytest.mark.parametrize("kind", range(10))
 def test_a_request_is_there_and_back_with_its_files(ends: Ends, device: Device, kind: int) -> None:
     request, answer = requests(ends.driver, device)[kind]
     for path in needs(request):
