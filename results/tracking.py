@@ -23,9 +23,11 @@ _BATCH = 900  # MLflow takes 1000 metrics a call
 
 
 def prepare_environment() -> None:
-    """Short retries (a dead server would otherwise block for four minutes), no telemetry."""
+    """Short retries (a dead server would otherwise block for four minutes), no telemetry, and
+    nothing on our standard output."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("DO_NOT_TRACK", "true")
     os.environ.setdefault("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")

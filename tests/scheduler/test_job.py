@@ -340,6 +340,7 @@ def test_mlflow_down_stops_nothing_and_catches_up_later(
         for _ in range(2):  # the second finds everything there
             synced = tunefarm("sync", "--json", **env)
             assert synced.code == 0, synced.err
+            assert synced.json["jobs"][again["job"]] == "", "nothing is missing"
         status = tunefarm("status", again["job"], "--json", **env).json
         assert status["mlflow"]["run_id"]
         where = ("--tracking-uri", server.uri, "-o", tmp_path)
