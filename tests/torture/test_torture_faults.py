@@ -247,7 +247,7 @@ def test_the_head_is_killed(tmp_path_factory: pytest.TempPathFactory, report: Re
             before = _measured(farm.head.home, name)
             farm.head.kill()
             for machine in farm.machines[1:]:
-                # On one machine Ray takes their nodes for a head's, as long as they try to reach it.
+                # Ray takes nodes beside it for a head, as long as they try to reach one.
                 machine.await_line("lost the farm", number + 1)
             farm.start_head()
             for machine in farm.machines[1:]:
