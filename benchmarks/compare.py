@@ -163,21 +163,25 @@ def best_of(run: dict[str, Any]) -> float | None:
 
 
 def roofs(store: Store, programs: dict[str, tuple[Program, TuningTask]]) -> None:
-    sizes = sorted({task.bytes for _, task in programs.values()})
-    known = store.data.get("roofline", {}).get("gbytes_per_s", {})
-    if all(str(size) in known for size in sizes):
+    """Bandwidths of footprints that are known stay, so that kernels can be added."""
+    known = store.data.get("roofline", {"gflops": 0.0, "gbytes_per_s": {}})
+    sizes = sorted({str(task.bytes) for _, task in programs.values()} - set(known["gbytes_per_s"]))
+    if not sizes:
         return
     found = []
     for _ in range(ROOF_PROCESSES):  # a roof is what can be reached: one disturbed run is none
         done = subprocess.run(
-            [sys.executable, str(HERE / "roofline.py"), *map(str, sizes)],
+            [sys.executable, str(HERE / "roofline.py"), *sizes],
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
         found.append(json.loads(done.stdout))
-    speeds = {s: max(one["gbytes_per_s"][str(s)] for one in found) for s in sizes}
-    roof = {"gflops": max(one["gflops"] for one in found), "gbytes_per_s": speeds}
+    speeds = {size: max(one["gbytes_per_s"][size] for one in found) for size in sizes}
+    roof = {
+        "gflops": max(one["gflops"] for one in (*found, known)),
+        "gbytes_per_s": {**known["gbytes_per_s"], **speeds},
+    }
     store.put("roofline", value=roof)
 
 
