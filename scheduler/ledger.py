@@ -131,8 +131,8 @@ class Ledger:
 
     def retell_processes(self, state: TargetState) -> None:
         """And then what had come of the races; the model is assembled and compared again. A process
-        that lacks what others of its phase have (it may have been lost) is run again, unless it is
-        an untuned kernel that enough of them have called to spare it."""
+        that lacks what others of its phase have (it may have been lost) is run again, unless that
+        is an untuned kernel which enough others have called to spare it."""
         enough = Protocol(**self.job.protocol).slow_processes
         job, name = self.job.id, self.target.name
         for row in self.journal.processes(job, name):

@@ -23,20 +23,26 @@ from tunefarm.results.journal import Journal
 
 
 @functools.cache
-def under_a_name() -> tuple[str, ...] | None:
-    """What gives a command a host name of its own: root may, and others in a user namespace. None
-    where the system allows neither."""
+def under_a_name() -> tuple[tuple[str, ...], str]:
+    """What gives a command a host name of its own: root may, and others in a user namespace.
+    Nothing, and what was said, where the system allows neither."""
+    said = ""
     for command in (("unshare", "--uts"), ("unshare", "--user", "--map-root-user", "--uts")):
-        with contextlib.suppress(OSError):
-            if subprocess.run([*command, "hostname", "x"], capture_output=True).returncode == 0:
-                return command
-    return None
+        try:
+            subprocess.run([*command, "hostname", "x"], capture_output=True, text=True, check=True)
+            return command, ""
+        except OSError as error:
+            said = str(error)
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.strip()
+    return (), said
 
 
 def need_machines() -> None:
     """Skip the test that asks, where machines of one farm cannot be told apart by their names."""
-    if under_a_name() is None:
-        pytest.skip("no host names of one's own: neither root nor user namespaces (unshare --uts)")
+    command, said = under_a_name()
+    if not command:
+        pytest.skip(f"no host names of one's own, neither as root nor in a user namespace: {said}")
 
 
 class Machine:
@@ -51,8 +57,8 @@ class Machine:
         self.home = Home(place / name).prepare()
         self.log = place / f"{name}.log"
         command = [sys.executable, "-m", "tunefarm", *map(str, args)]
-        named, entered = under_a_name(), network.enter() if network else []
-        assert named is not None, "see `need_machines`"
+        (named, _), entered = under_a_name(), network.enter() if network else []
+        assert named, "see `need_machines`"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*entered, *named, "sh", "-c", f'hostname {name}; exec "$@"', "sh", *command],

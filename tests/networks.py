@@ -67,15 +67,18 @@ class Bridge:
 
 
 @functools.cache
-def can_be_cut() -> bool:
+def why_none() -> str:
+    """What keeps this system from having such networks; empty where nothing does."""
     try:
         Bridge().close()
-    except (OSError, subprocess.CalledProcessError):
-        return False
-    return True
+    except OSError as error:
+        return str(error)
+    except subprocess.CalledProcessError as error:
+        return str(error.stderr or error).strip()
+    return ""
 
 
 def need_networks() -> None:
-    """Skip the test that asks, where its machines cannot be cut off: it needs root and `ip`."""
-    if not can_be_cut():
-        pytest.skip("network namespaces and bridges take root, and the command `ip`")
+    """Skip the test that asks, where its machines cannot be cut off: it takes root and `ip`."""
+    if why := why_none():
+        pytest.skip(f"network namespaces and bridges take root, and the command `ip`: {why}")

@@ -68,5 +68,5 @@ def test_every_table_keeps_what_it_is_given(url: str, home: Home, device: Device
 
 
 def test_simulated_farms(url: str, home: Home, device: Device) -> None:
-    fenced = sum(job.fenced for job in jobs(home, device, iter(range(10)), Faults()))
+    fenced = sum(job.fenced for job in jobs(home, device, iter(range(20)), Faults()))
     assert fenced > 0

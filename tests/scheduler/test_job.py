@@ -412,6 +412,7 @@ def killed(farm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> di
     assert journal.status(job.id) == "interrupted"
     before = {m.candidate: m.samples for m in journal.measurements(job.id, "llvm", ("screen",))}
     journal.close()
+    assert before
     damaged = next(iter(before))
     with sqlite3.connect(home.root / "journal.db") as raw:
         raw.execute("update measurements set samples = '[1e-9]' where candidate = ?", (damaged,))
@@ -433,7 +434,7 @@ def test_kill_nine_in_mid_job_then_resume(killed: dict[str, Any]) -> None:
     assert min(kept.pop(damaged)) > 1e-8, "measured again"
     before.pop(damaged)
     assert kept == before, "a measured candidate was lost or measured again"
-    assert done.json["targets"]["llvm"]["speedup"] > 2
+    assert done.json["targets"]["llvm"]["verdict"] == "FASTER"
     wait_for(lambda: not left_over(str(killed["home"].root)), 90)
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 pytestmark = pytest.mark.ray
-LIMIT_S = 1.0
+LIMIT_S = 2.0
 
 
 @dataclass(eq=False)

@@ -170,13 +170,15 @@ def test_machines_cut_off(
         report(**afflicted(farm, models.cnn(tmp_path / "cnn.onnx"), TIMES, 5.0, harm))
 
 
+@pytest.mark.parametrize("lock", ["released", "kept"])
 @pytest.mark.timeout(7200)
 def test_candidates_that_crash_hang_and_eat_all_memory(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Report
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Report, lock: str
 ) -> None:
-    """Up to four of them in each job, in native code that keeps Python's lock, until each kind was
-    met so often."""
+    """Up to four of them in each job, in native code that has released Python's lock or keeps it,
+    until each kind was met so often."""
     monkeypatch.setenv("TUNEFARM_PLUGINS", "tests.plugins.faults")
+    monkeypatch.setenv("TVM_FFI_RELEASE_GIL_BY_DEFAULT", str(int(lock == "released")))
     model = models.matmul(tmp_path / "mm.onnx")
     wanted = ("crash", "run_timeout", "out_of_memory", "wrong_result")
     kinds: Counter[str] = Counter()
