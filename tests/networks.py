@@ -14,7 +14,7 @@ PREFIX = "10.77.13"
 
 
 def _ip(*args: str) -> None:
-    subprocess.run(["ip", *args], check=True, capture_output=True)
+    subprocess.run(["ip", *args], check=True, capture_output=True, text=True)
 
 
 @dataclass(frozen=True)
