@@ -96,11 +96,15 @@ def run_assemble(request: AssembleRequest) -> Assembled:
         weights.write(weights.beside(request.library), constants)
         del constants
         names = [variable.name_hint for variable in module.get_global_vars()]
+        on_gpu = request.target.kind == "cuda"
+        if on_gpu:
+            module = replay.by_default(module, request.target)
         executable = relax.build(module, target)
     temporary = request.library.with_name(f".{os.getpid()}.so")
     temporary.parent.mkdir(parents=True, exist_ok=True)
     try:
-        executable.export_library(str(temporary), fcompile=_link)
+        pack = _packing(request.target) if on_gpu else None
+        executable.export_library(str(temporary), fcompile=_link, fpack_imports=pack)
         os.replace(temporary, request.library)
     finally:
         temporary.unlink(missing_ok=True)
@@ -134,6 +138,22 @@ def lift_constants(module: Any) -> tuple[Any, list[Any]]:
     )
     module = relax.transform.BundleModelParams("weights")(module)
     return module, [constant.value.numpy() for constant, _ in found.values()]
+
+
+def _packing(target: Target) -> Any:
+    """How `export_library` is to pack what a library for a GPU imports: as machine code."""
+    from tunefarm.devices.gpu import arch_of
+    from tunefarm.measure import cubin
+
+    arch = arch_of(target).name
+
+    def pack(module: Any, _is_system: bool, _prefix: str, directory: str) -> str:
+        packed, _ = cubin.pack_imports(module, arch)
+        file = os.path.join(directory, "devc.o")
+        packed.write_to_file(file)
+        return file
+
+    return pack
 
 
 def _link(output: str, objects: list[str], **_options: Any) -> None:

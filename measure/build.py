@@ -10,6 +10,7 @@ from pathlib import Path
 from tunefarm.devices.target import Target
 from tunefarm.errors import Failure, FailureKind, last_line
 from tunefarm.frontend.program import TensorSpec
+from tunefarm.measure.cuda import Resources
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 BUILD_MEMORY_BYTES = 6 * 2**30
@@ -23,11 +24,13 @@ class Library:
         path: its file.
         packed: the inputs that its packing function makes (`replay.kernel_module`).
         prepack: the packing function's file; candidates that pack alike share it.
+        resources: of each GPU kernel in it, as its compiler says.
     """
 
     path: Path
     packed: tuple[tuple[int, TensorSpec], ...]
     prepack: Path | None = None
+    resources: tuple[Resources, ...] = ()
 
 
 @dataclass(frozen=True)

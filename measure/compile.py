@@ -11,6 +11,8 @@ from typing import Any
 import tvm
 import tvm_ffi
 
+from tunefarm.devices.gpu import arch_of
+from tunefarm.measure import cubin
 from tunefarm.measure.build import BuildRequest, Library
 from tunefarm.search import replay
 from tunefarm.search.intrinsics import register_intrinsics
@@ -30,10 +32,31 @@ def run_build(request: BuildRequest) -> Library:
     function = replay.scheduled_function(workload, request.target, request.trace)
     kernel, prepack, packed = replay.kernel_module(function)
     target = replay.tvm_target(request.target)
+    if request.target.kind == "cuda":
+        return _cuda_library(kernel, request)
     link(tvm.tirx.build(kernel, target=target), request.library)
     if prepack is None:
         return Library(request.library, packed)
     return Library(request.library, packed, _prepack(prepack, target, request.library.parent))
+
+
+def _cuda_library(kernel: Any, request: BuildRequest) -> Library:
+    """With machine code for the GPU in it.
+
+    Raises:
+        InvalidTrace: no block of it fits a multiprocessor.
+    """
+    arch = arch_of(request.target)
+    built = tvm.tirx.build(kernel, target=replay.tvm_target(request.target))
+    imports, resources = cubin.pack_imports(built, arch.name)
+    for one in resources:
+        if one.registers * one.threads > arch.registers or one.shared_bytes > arch.shared:
+            raise replay.InvalidTrace(
+                f"{one.kernel}: {one.threads} threads of {one.registers} registers, and "
+                f"{one.shared_bytes} bytes of shared memory, do not fit {arch.name}"
+            )
+    link(built, request.library, imports)
+    return Library(request.library, (), None, resources)
 
 
 def _prepack(module: Any, target: Any, directory: Path) -> Path:
@@ -45,19 +68,22 @@ def _prepack(module: Any, target: Any, directory: Path) -> Path:
     return library
 
 
-def link(module: Any, library: Path) -> None:
-    """One object, one `ld -shared`: gcc would take six times as long to the same bytes."""
+def link(module: Any, library: Path, imports: Any = None) -> None:
+    """Objects, and one `ld -shared`: gcc would take six times as long to the same bytes."""
     library.parent.mkdir(parents=True, exist_ok=True)
     stem = f".{library.stem}-{os.getpid()}"  # two builders may make the same library
-    object_file, shared = library.with_name(f"{stem}.o"), library.with_name(f"{stem}.so")
+    parts = [one for one in (module, imports) if one is not None]
+    objects = [library.with_name(f"{stem}-{number}.o") for number, _ in enumerate(parts)]
+    shared = library.with_name(f"{stem}.so")
     try:
-        module.write_to_file(str(object_file))
+        for part, file in zip(parts, objects, strict=True):
+            part.write_to_file(str(file))
         done = subprocess.run(
-            ["ld", "-shared", "-o", str(shared), str(object_file)], capture_output=True, text=True
+            ["ld", "-shared", "-o", str(shared), *map(str, objects)], capture_output=True, text=True
         )
         if done.returncode:
             raise LinkError(done.stderr.strip()[-300:] or f"ld: exit code {done.returncode}")
         os.replace(shared, library)
     finally:
-        object_file.unlink(missing_ok=True)
-        shared.unlink(missing_ok=True)
+        for file in (*objects, shared):
+            file.unlink(missing_ok=True)

@@ -45,16 +45,33 @@ def tvm_target(target: Target) -> Any:
     return tvm.target.Target(target.tvm)
 
 
-def make_context(workload: Any, target: Target) -> Any:
-    """A `TuneContext` with TVM's own design space and checks for `target`."""
+TENSOR_CORES = "cuda-tensorcore"
+"""TVM's name of the rules for them; those of a target's kind have the kind's name."""
+_TENSORISED = '"meta_schedule.auto_tensorize"'
+
+
+def make_context(workload: Any, target: Target, rules: str = "") -> Any:
+    """A `TuneContext` with TVM's own design space and checks for `target`; by other `rules` than
+    those of its kind."""
     register_intrinsics(target.kind, platform.machine())
+    generator = "post-order-apply"
+    if rules or target.kind == "cuda":  # whose rules would be those for tensor cores alone
+        rules = rules or target.kind
+        generator = ms.space_generator.PostOrderApply(
+            sch_rules=rules, postprocs=rules, mutator_probs=rules
+        )
     return ms.TuneContext(
         workload,
         target=tvm_target(target),
-        space_generator="post-order-apply",
+        space_generator=generator,
         search_strategy="replay-trace",
         num_threads=1,
     )
+
+
+def rules_of(trace: str) -> str:
+    """By which rules the trace of one of TVM's sketches was made, see `make_context`."""
+    return TENSOR_CORES if _TENSORISED in trace else ""
 
 
 def new_schedule(workload: Any, seed: int) -> Any:
@@ -169,14 +186,27 @@ def feature_context(target: Target) -> Any:
 def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     """The scheduled PrimFunc; layout changes of constants still stand inside it."""
     if trace == UNTUNED:
-        return workload["main"]
+        return by_default(workload, target)["main"] if target.kind == "cuda" else workload["main"]
     schedule = apply_trace(workload, trace)
     if completed_by(trace) is None:
-        postprocess(make_context(workload, target), schedule)
+        postprocess(make_context(workload, target, rules_of(trace)), schedule)
     function = schedule.mod["main"]
     for key, completed in ((PREFETCH, prefetching), (STREAM, streaming)):
         function = completed(function) if f'"{key}"' in trace else function
     return function
+
+
+def by_default(module: Any, target: Target) -> Any:
+    """Every function of `module` that nobody has scheduled, as TVM's own build for GPUs has it by
+    default (DLight): without threads there is no kernel."""
+    from tvm.s_tir import dlight
+
+    rules = dlight.gpu
+    kinds = (rules.Matmul, rules.GEMV, rules.Reduction, rules.GeneralReduction, rules.Fallback)
+    # It changes the module that it is given.
+    copy = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
+    with tvm_target(target):
+        return dlight.ApplyDefaultSchedule(*(kind() for kind in kinds))(copy)
 
 
 def kernel_module(function: Any) -> tuple[Any, Any, tuple[tuple[int, TensorSpec], ...]]:

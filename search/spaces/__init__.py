@@ -25,9 +25,10 @@ def register_space(name: str, factory: SpaceFactory) -> None:
 
 def design_space(workload: Any, target: Target, transfer: Transfer | None = None) -> Space:
     """Every family that fits, and TVM's own sketches, so that no kernel is without a space; its
-    hardware models corrected by `transfer`."""
+    hardware models corrected by `transfer`. The families are of processors; on a GPU there are
+    sketches for its plain and, where they fit, for its tensor cores."""
     from tunefarm.search.spaces.elementwise import elementwise_space
-    from tunefarm.search.spaces.generic import GenericSpace
+    from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
     from tunefarm.search.spaces.register_tile import filled_tile_space, register_tile_space
     from tunefarm.search.spaces.rowwise import rowwise_space
     from tunefarm.search.spaces.spread import spread_space
@@ -35,10 +36,12 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.winograd import winograd_space
 
     spaces: list[Space] = [GenericSpace(workload, target)]
-    own = (
+    own: tuple[SpaceFactory, ...] = (
         *(register_tile_space, filled_tile_space, spread_space, winograd_space),
         *(rowwise_space, elementwise_space, windows_space),
     )
+    if target.kind == "cuda":
+        own = (tensor_core_space,)
     for factory in (*own, *_FACTORIES.values()):
         space = factory(workload, target)
         if space is not None:

@@ -4,15 +4,20 @@ rewriting of constant arguments, for any TensorIR kernel."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from tvm.s_tir.schedule import Trace
 
+from tunefarm.devices.gpu import arch_of
 from tunefarm.devices.target import Target
+from tunefarm.frontend.tir import argument_specs
 from tunefarm.search import replay
 from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.features import features_of_stores
+from tunefarm.search.spaces.gpu_tile import tiles
 
 _SAMPLING = {
     "SamplePerfectTile": KnobKind.TILE,
@@ -21,15 +26,31 @@ _SAMPLING = {
 }
 
 
-class GenericSpace:
-    """The design space that TVM's `PostOrderApply` generates for a workload."""
+def tensor_core_space(workload: Any, target: Target) -> GenericSpace | None:
+    """Sketches that multiply on tensor cores; None where the kernel or the GPU has no use for it."""
+    products = {"float16", "int8"}  # TVM has intrinsics for these
+    inputs = {spec.dtype for spec in argument_specs(workload["main"])}
+    if target.kind != "cuda" or not inputs & products & set(arch_of(target).tensor_cores):
+        return None
+    space = GenericSpace(workload, target, replay.TENSOR_CORES)
+    return space if space.tensorised else None
 
-    def __init__(self, workload: Any, target: Target) -> None:
+
+class GenericSpace:
+    """The design space that TVM's `PostOrderApply` generates for a workload, by the rules of the
+    target's kind or by others (`replay.make_context`)."""
+
+    def __init__(self, workload: Any, target: Target, rules: str = "") -> None:
         self._workload = workload
         self._target = target
-        self._context = replay.make_context(workload, target)
+        self._context = replay.make_context(workload, target, rules)
         self._traces = [s.trace for s in self._context.generate_design_space()]
         self._shapes = [self._structure(trace) for trace in self._traces]
+
+    @property
+    def tensorised(self) -> bool:
+        """Whether any sketch multiplies on tensor cores."""
+        return any(replay.rules_of(shape) == replay.TENSOR_CORES for shape in self._shapes)
 
     @cached_property
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
@@ -51,8 +72,22 @@ class GenericSpace:
                 knobs.append(Knob(kind, 0))
         return tuple(knobs)
 
-    def modelled(self) -> tuple[Modelled, ...]:
-        return ()
+    def modelled(self) -> Sequence[Modelled]:
+        return self._modelled
+
+    @cached_property
+    def _modelled(self) -> tuple[Modelled, ...]:
+        """Of contractions on a GPU; on a processor the families of their own know more."""
+        if self._target.kind != "cuda":
+            return ()
+        output = argument_specs(self._workload["main"])[0].dtype
+        element_bytes = np.dtype(output).itemsize
+        arch = arch_of(self._target)
+        return tuple(
+            one
+            for number, knobs in enumerate(self.sketches)
+            for one in tiles(number, knobs, self.tensorised, element_bytes, arch)
+        )
 
     def describe(self, point: Point) -> None:
         return None

@@ -1,0 +1,95 @@
+"""What GPUs of an architecture have, as far as a builder without one must know. Pure.
+
+Limits by compute capability are NVIDIA's, from the table of technical specifications in the CUDA C++
+Programming Guide (compute capabilities 7.0 to 12.0).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tunefarm.devices.target import Target
+from tunefarm.errors import UnsupportedTarget
+
+STATIC_SHARED = 48 << 10
+"""Bytes of shared memory that a block may have without asking: TVM's kernels do not ask."""
+REGISTERS_A_THREAD = 255
+
+
+@dataclass(frozen=True)
+class Arch:
+    """Limits of one compute capability.
+
+    Attributes:
+        shared: bytes of shared memory that a block can ask for at most.
+        shared_of_all: bytes that a multiprocessor's blocks have together.
+        threads_of_all: that a multiprocessor holds at a time.
+        registers: 32-bit ones, of a block as of a multiprocessor.
+        tensor_cores: element types that they multiply.
+        multiprocessors: of its largest part that is sold, to order schedules by where nobody has
+            asked the device.
+    """
+
+    name: str
+    shared: int
+    shared_of_all: int
+    threads_of_all: int
+    tensor_cores: tuple[str, ...]
+    multiprocessors: int
+    registers: int = 65536
+    threads: int = 1024
+    warp: int = 32
+
+
+_TURING = ("float16", "int8")
+_AMPERE = ("float16", "bfloat16", "tf32", "int8")
+_HOPPER = (*_AMPERE, "float8")
+_KIB = 1 << 10
+_ARCHS = {
+    70: Arch("sm_70", 96 * _KIB, 96 * _KIB, 2048, ("float16",), 80),
+    72: Arch("sm_72", 96 * _KIB, 96 * _KIB, 2048, _TURING, 8),
+    75: Arch("sm_75", 64 * _KIB, 64 * _KIB, 1024, _TURING, 72),
+    80: Arch("sm_80", 163 * _KIB, 164 * _KIB, 2048, _AMPERE, 108),
+    86: Arch("sm_86", 99 * _KIB, 100 * _KIB, 1536, _AMPERE, 84),
+    87: Arch("sm_87", 163 * _KIB, 164 * _KIB, 1536, _AMPERE, 16),
+    89: Arch("sm_89", 99 * _KIB, 100 * _KIB, 1536, _HOPPER, 142),
+    90: Arch("sm_90", 227 * _KIB, 228 * _KIB, 2048, _HOPPER, 132),
+    100: Arch("sm_100", 227 * _KIB, 228 * _KIB, 2048, _HOPPER, 148),
+    120: Arch("sm_120", 99 * _KIB, 100 * _KIB, 1536, _HOPPER, 170),
+}
+
+
+def arch_of(target: Target) -> Arch:
+    """The architecture that `target`, of kind ``cuda``, names.
+
+    Raises:
+        UnsupportedTarget: it names none, or one that is not known here.
+    """
+    text = str(target.get("arch") or "")
+    match = re.fullmatch(r"sm_(\d+)a?", text)
+    if match is None or int(match[1]) not in _ARCHS:
+        known = ", ".join(arch.name for arch in _ARCHS.values())
+        raise UnsupportedTarget(
+            f"target {target.text!r}: "
+            + (f"no architecture {text!r} is known" if text else "it names no architecture"),
+            hint=f"Write cuda:arch=sm_80; known are {known}.",
+        )
+    return _ARCHS[int(match[1])]
+
+
+def completed(target: Target) -> Target:
+    """`target` with the limits that schedules must keep, where it does not name them itself.
+
+    Raises:
+        UnsupportedTarget: see `arch_of`.
+    """
+    arch = arch_of(target)
+    return target.with_attrs(
+        {
+            "max_shared_memory_per_block": STATIC_SHARED,
+            "max_threads_per_block": arch.threads,
+            "registers_per_block": arch.registers,
+            "thread_warp_size": arch.warp,
+        }
+    )

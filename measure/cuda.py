@@ -1,0 +1,242 @@
+"""CUDA C++ to machine code on a machine without a GPU, and what its compiler says of it.
+
+`nvcc` is used where it is on the path (it needs a C++ compiler beside it), else NVRTC, a library
+that NVIDIA publishes as a Python package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tunefarm.errors import UnsupportedTarget
+
+COMPILE_LIMIT_S = 60.0
+_FLAGS = ("--use_fast_math", "-w")
+_HALVES = tuple(
+    f"-U__CUDA_NO_{name}__"
+    for kind in ("HALF", "BFLOAT16", "BFLOAT162")
+    for name in (f"{kind}_OPERATORS", f"{kind}_CONVERSIONS")
+)
+
+
+class CudaError(Exception):
+    """The compiler refuses the source; its own words."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one GPU kernel takes, by the compiler's report.
+
+    Attributes:
+        kernel: name of its entry.
+        registers: of a thread, 32 bits each.
+        shared_bytes: of a block, static.
+        spill_bytes: that a thread stores to and loads from memory for want of registers.
+        stack_bytes: of a thread.
+        code_bytes: of its machine code.
+        threads: of a block; 0 where the source does not say.
+    """
+
+    kernel: str
+    registers: int
+    shared_bytes: int
+    spill_bytes: int
+    stack_bytes: int
+    code_bytes: int
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class Compiled:
+    cubin: bytes
+    resources: tuple[Resources, ...]
+
+
+@cache
+def cuda_compiler() -> str:
+    """What compiles here, in words that name its version: part of a candidate's identity.
+
+    Raises:
+        UnsupportedTarget: nothing does.
+    """
+    if shutil.which("nvcc"):
+        said = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False)
+        version = re.search(r"\bV(\d+\.\d+\.\d+)", said.stdout)
+        if said.returncode == 0 and version:
+            return f"nvcc-{version[1]}"
+    if (library := _nvrtc()) is not None:
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        return f"nvrtc-{major.value}.{minor.value}"
+    raise UnsupportedTarget(
+        "nothing here compiles CUDA: there is no nvcc on the path, and no NVRTC",
+        hint="Install CUDA's compiler (a GPU is not needed), or: pip install 'tunefarm[cuda]'",
+    )
+
+
+def compile_cuda(source: str, arch: str) -> Compiled:
+    """Machine code of `source` for `arch`, such as ``sm_80``.
+
+    Raises:
+        CudaError: the compiler refuses it.
+        UnsupportedTarget: there is no compiler.
+    """
+    which = cuda_compiler()
+    cubin, said = (_with_nvcc if which.startswith("nvcc") else _with_nvrtc)(source, arch)
+    return Compiled(cubin, read_report(said, code_sizes(cubin), block_sizes(source)))
+
+
+def _with_nvcc(source: str, arch: str) -> tuple[bytes, str]:
+    number = arch.removeprefix("sm_")
+    with tempfile.TemporaryDirectory() as directory:
+        given, made = Path(directory) / "kernel.cu", Path(directory) / "kernel.cubin"
+        given.write_text(source)
+        command = ["nvcc", "--cubin", "-O3", f"-gencode=arch=compute_{number},code={arch}"]
+        command += [*_FLAGS, *_HALVES, "-Xptxas=-v", "-o", str(made), str(given)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMPILE_LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise CudaError(f"nvcc took more than {COMPILE_LIMIT_S:g} s") from None
+        if done.returncode or not made.exists():
+            raise CudaError(_errors(done.stderr) or f"nvcc: exit code {done.returncode}")
+        return made.read_bytes(), done.stderr
+
+
+def _errors(said: str) -> str:
+    lines = [line for line in said.splitlines() if "error" in line.lower()]
+    return " ".join(lines[:3])[-500:] or said.strip()[-300:]
+
+
+# ------------------------------------------------------------------------------------ NVRTC
+
+
+@cache
+def _nvrtc() -> ctypes.CDLL | None:
+    roots = _packages()
+    files = [f for root in roots for f in sorted(root.glob("**/libnvrtc.so.*")) if f.is_file()]
+    for name in [*map(str, files), "libnvrtc.so.13", "libnvrtc.so.12"]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def _packages() -> list[Path]:
+    """Where NVIDIA's Python packages lie."""
+    found = importlib.util.find_spec("nvidia")
+    return [Path(p) for p in found.submodule_search_locations or ()] if found else []
+
+
+def _with_nvrtc(source: str, arch: str) -> tuple[bytes, str]:
+    library = _nvrtc()
+    assert library is not None
+    headers = sorted({str(f.parent) for r in _packages() for f in r.glob("**/cuda_fp16.h")})
+    std = sorted({str(f.parent.parent) for r in _packages() for f in r.glob("**/cuda/std/cstdint")})
+    std = [str(Path(one).parent) for one in std]
+    options = [f"--gpu-architecture={arch}", "--std=c++17", "--use_fast_math", "-default-device"]
+    options += [*_HALVES, "--ptxas-options=-v", *(f"-I{one}" for one in (*headers, *std))]
+    program = ctypes.c_void_p()
+    given = (ctypes.c_char_p * len(options))(*(one.encode() for one in options))
+    _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), None, 0, None, None))
+    try:
+        failed = library.nvrtcCompileProgram(program, len(options), given)
+        log = _fetched(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
+        said = log.rstrip(b"\0").decode(errors="replace")
+        if failed:
+            raise CudaError(_errors(said) or f"NVRTC: error {failed}")
+        return _fetched(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program), said
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _fetched(size_of: ctypes._NamedFuncPointer, get: ctypes._NamedFuncPointer, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    _check(size_of(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(get(program, buffer))
+    return buffer.raw
+
+
+def _check(code: int) -> None:
+    if code:
+        raise CudaError(f"NVRTC: error {code}")
+
+
+# ------------------------------------------------------------------------------- the report
+
+_ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)'")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_BOUNDS = re.compile(r"__launch_bounds__\((\d+)\)\s+(\w+)\s*\(")
+
+
+def block_sizes(source: str) -> dict[str, int]:
+    """Threads of a block, by kernel, as the source declares them."""
+    return {name: int(threads) for threads, name in _BOUNDS.findall(source)}
+
+
+def read_report(
+    said: str, code_bytes: dict[str, int], threads: dict[str, int]
+) -> tuple[Resources, ...]:
+    """What `ptxas -v` printed, by kernel in its order.
+
+    Args:
+        code_bytes: by kernel, see `code_sizes`.
+        threads: by kernel, see `block_sizes`.
+    """
+    found: list[Resources] = []
+    entries = list(_ENTRY.finditer(said))
+    for number, entry in enumerate(entries):
+        end = entries[number + 1].start() if number + 1 < len(entries) else len(said)
+        text, name = said[entry.end() : end], entry["name"]
+        frame = _STACK.search(text)
+        stack, stores, loads = map(int, frame.groups()) if frame else (0, 0, 0)
+        used, shared = _USED.search(text), _SHARED.search(text)
+        found.append(
+            Resources(
+                kernel=name,
+                registers=int(used[1]) if used else 0,
+                shared_bytes=int(shared[1]) if shared else 0,
+                spill_bytes=stores + loads,
+                stack_bytes=stack,
+                code_bytes=code_bytes.get(name, 0),
+                threads=threads.get(name, 0),
+            )
+        )
+    return tuple(found)
+
+
+def code_sizes(cubin: bytes) -> dict[str, int]:
+    """Bytes of machine code by kernel: of the sections ``.text.NAME`` of an ELF file.
+
+    Raises:
+        CudaError: it is none.
+    """
+    if cubin[:6] != b"\x7fELF\x02\x01":
+        raise CudaError("what the compiler made is no 64-bit ELF file")
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(cubin[at : at + size], "little")
+
+    table, each, count, names = number(40, 8), number(58, 2), number(60, 2), number(62, 2)
+    starts = [table + each * index for index in range(count)]
+    strings = number(starts[names] + 24, 8)
+    sizes = {}
+    for start in starts:
+        first = strings + number(start, 4)
+        name = cubin[first : cubin.index(b"\0", first)].decode()
+        if name.startswith(".text."):
+            sizes[name.removeprefix(".text.")] = number(start + 32, 8)
+    return sizes
