@@ -1,7 +1,7 @@
 """What GPUs of an architecture have, as far as a builder without one must know. Pure.
 
-Limits by compute capability are NVIDIA's, from the table of technical specifications in the CUDA C++
-Programming Guide (compute capabilities 7.0 to 12.0).
+Limits by compute capability are NVIDIA's, from the table of technical specifications in the CUDA
+C++ Programming Guide (compute capabilities 7.0 to 12.0).
 """
 
 from __future__ import annotations

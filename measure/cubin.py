@@ -1,9 +1,10 @@
 """Device code inside a library, made where no CUDA runtime is.
 
-Without the CUDA runtime TVM leaves a kernel's CUDA C++ in the library, for whoever loads it to compile:
-a GPU machine would need a compiler. So it is compiled here, and its machine code is put in the place of
-the source. What TVM writes of a module of device code is [format][functions][code], each string with its
-length in eight bytes before it; `tests/measure/test_cubin.py` fails when an upgrade changes that.
+Without the CUDA runtime TVM leaves a kernel's CUDA C++ in the library, for whoever loads it to
+compile: a GPU machine would need a compiler. So it is compiled here, and its machine code is put in
+the place of the source. What TVM writes of a module of device code is [format][functions][code],
+each string with its length in eight bytes before it; `tests/measure/test_cubin.py` fails when an
+upgrade changes that.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class EmbedError(Exception):
 
 def device_modules(module: Any) -> list[Any]:
     """Modules of CUDA source that `module` imports, directly or not; each once."""
-    found, left = [], list(module.imports)
+    found: list[Any] = []
+    left = list(module.imports)
     while left:
         one = left.pop()
         if one.kind == "cuda" and not any(one.same_as(other) for other in found):
@@ -44,7 +46,8 @@ def pack_imports(module: Any, arch: str) -> tuple[Any, tuple[Resources, ...]]:
         EmbedError: TVM's format is another one.
     """
     tensor = tvm_ffi.get_global_func("runtime.ModulePackImportsToTensor")(module)
-    blob, resources = tensor.numpy().tobytes(), []
+    blob = tensor.numpy().tobytes()
+    resources: list[Resources] = []
     for one in device_modules(module):
         source = one.inspect_source()
         compiled = compile_cuda(source, arch)
@@ -53,7 +56,9 @@ def pack_imports(module: Any, arch: str) -> tuple[Any, tuple[Resources, ...]]:
     host = _host(module)
     target, prefix = host["_get_target_string"](), host["__tvm_get_system_lib_prefix"]()
     pack = tvm_ffi.get_global_func("codegen.codegen_blob")
-    return pack(blob, bool(host["__tvm_is_system_module"]()), target, prefix or ""), tuple(resources)
+    return pack(blob, bool(host["__tvm_is_system_module"]()), target, prefix or ""), tuple(
+        resources
+    )
 
 
 def _host(module: Any) -> Any:

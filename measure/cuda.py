@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tunefarm.errors import UnsupportedTarget
 
@@ -160,7 +161,7 @@ def _with_nvrtc(source: str, arch: str) -> tuple[bytes, str]:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _fetched(size_of: ctypes._NamedFuncPointer, get: ctypes._NamedFuncPointer, program: ctypes.c_void_p) -> bytes:
+def _fetched(size_of: Any, get: Any, program: ctypes.c_void_p) -> bytes:
     size = ctypes.c_size_t()
     _check(size_of(program, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)

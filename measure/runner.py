@@ -20,6 +20,8 @@ PREPARE_LIMIT_S = 60.0
 STEADY_ALLOWANCE_S = 2.0
 """Waiting for a steady machine, and timing again, are not on the candidate's time."""
 RUNTIME_ONLY = {"TVM_USE_RUNTIME_LIB": "1"}
+KIND = "TUNEFARM_DEVICE_KIND"
+"""Environment variable that tells a runner's child what it runs on."""
 
 
 def thread_env(threads: int) -> dict[str, str]:
@@ -107,19 +109,23 @@ class ScreenOutcome:
 
 
 class Runner:
-    """Runs requests one at a time on this machine's CPU; a fault costs its child.
+    """Runs requests one at a time on a device of this machine; a fault costs its child.
 
     Args:
         threads: of the kernels' thread pool.
         gauge: file of the gauge that tells whether all cores are there (`measure.steady`); without
             one nothing waits for them.
+        kind: of the device: ``llvm`` for the processor, ``cuda`` for the first GPU.
     """
 
-    def __init__(self, threads: int, memory_bytes: int, gauge: Path | None = None) -> None:
-        self._environment = {**RUNTIME_ONLY, **thread_env(threads)}
+    def __init__(
+        self, threads: int, memory_bytes: int, gauge: Path | None = None, kind: str = "llvm"
+    ) -> None:
+        self._environment = {**RUNTIME_ONLY, **thread_env(threads), KIND: kind}
         if gauge is not None:
             self._environment[VARIABLE] = str(gauge)
-        self._memory_bytes = memory_bytes
+        # A GPU's driver reserves far more addresses than there is memory.
+        self._memory_bytes = memory_bytes if kind == "llvm" else None
         self._child = self._new_child()
 
     def _new_child(self) -> Child:

@@ -27,7 +27,7 @@ _SAMPLING = {
 
 
 def tensor_core_space(workload: Any, target: Target) -> GenericSpace | None:
-    """Sketches that multiply on tensor cores; None where the kernel or the GPU has no use for it."""
+    """Sketches that multiply on tensor cores; None where kernel or GPU have no use for them."""
     products = {"float16", "int8"}  # TVM has intrinsics for these
     inputs = {spec.dtype for spec in argument_specs(workload["main"])}
     if target.kind != "cuda" or not inputs & products & set(arch_of(target).tensor_cores):

@@ -18,14 +18,12 @@ from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Value
 
 SPATIAL, REDUCTION = 5, 3
 """Factors of a loop of the result, outermost first (of blocks, of virtual threads, of threads, and
-two inside a thread), and of a loop that is summed over (the middle and the inner one make a step)."""
+two inside a thread), and of a loop that is summed over (the middle and inner ones make a step)."""
 DRAWS, KEPT = 4000, 512
 MOST_SUMS = 128
 """That a thread holds in registers."""
-_STEP_BYTES, _LANES, _SHARED_BYTES, _GLOBAL_BYTES = 4, 128, 128, 14.0
-"""Of an element; multiply-adds, bytes of shared and of device memory that a multiprocessor does in a
-cycle."""
-_TENSOR_LANES = 1024
+_LANES, _TENSOR_LANES, _SHARED_BYTES, _GLOBAL_BYTES = 128, 1024, 128, 14.0
+"""Multiply-adds, and bytes of shared and of device memory, of a multiprocessor in a cycle."""
 _BARRIER = 60.0
 """Cycles of a step until its block's threads have met twice."""
 _FRAGMENT = 16

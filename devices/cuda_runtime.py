@@ -1,0 +1,38 @@
+"""TVM's CUDA runtime in a process that has the runtime alone: there TVM does not load it itself."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from tunefarm.errors import NoDevice
+
+
+def load_cuda_runtime() -> None:
+    """Load it, and what it needs: the driver's library, and CUDA's own runtime library.
+
+    Raises:
+        NoDevice: one of them is not there.
+    """
+    import tvm_ffi
+
+    if tvm_ffi.get_global_func("ffi.Module.load_from_bytes.cuda", allow_missing=True) is not None:
+        return
+    import tvm
+
+    libraries = Path(tvm.__file__).parent / "lib"
+    try:
+        ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise NoDevice(
+            f"no NVIDIA driver: {error}", hint="Install it: libcuda.so.1 is a part of it."
+        ) from error
+    for file in sorted(libraries.glob("libcudart.so.*")):  # a bundle brings it along
+        ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+    try:
+        ctypes.CDLL(str(libraries / "libtvm_runtime_cuda.so"))
+    except OSError as error:
+        raise NoDevice(
+            f"TVM's CUDA runtime cannot be loaded: {error}",
+            hint="It needs CUDA's runtime library: pip install 'tunefarm[cuda]'",
+        ) from error

@@ -1,0 +1,104 @@
+"""This machine's device for a target, seen with the runtime alone: no compiler is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+from typing import Any
+
+from tunefarm.devices import cpu
+from tunefarm.devices.device import Device, device_from_dict
+from tunefarm.devices.gpu import completed
+from tunefarm.devices.target import Target, make_target
+from tunefarm.errors import NoDevice
+from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
+
+PROBE_LIMIT_S = 120.0
+RUNTIME_ONLY = {"TVM_USE_RUNTIME_LIB": "1"}
+
+
+def device_here(target: Target) -> Device:
+    """The device of this machine that a library for `target` runs on. A processor's name cannot be
+    told without the compiler: the target's is taken.
+
+    Raises:
+        NoDevice: there is none.
+    """
+    handler = "tunefarm.devices.here:probe_" + target.kind
+    with Child(handler, env=RUNTIME_ONLY) as child:
+        try:
+            return device_from_dict(child.call(target, PROBE_LIMIT_S))
+        except (ChildTimeout, ChildDied, ChildError) as error:
+            raise NoDevice(f"this machine has no device for {target.text}: {error}") from error
+
+
+def _toolchain() -> tuple[tuple[str, str], ...]:
+    import tvm
+    import tvm_ffi
+
+    return tuple(
+        sorted(
+            {
+                "tvm": tvm.__version__,
+                "tvm_ffi": tvm_ffi.__version__,
+                "libc": " ".join(platform.libc_ver()),
+                "python": platform.python_version(),
+                "os": f"{sys.platform} {platform.release()} {platform.machine()}",
+            }.items()
+        )
+    )
+
+
+def _identified(device: Device, kind: str) -> dict[str, Any]:
+    identity = hashlib.sha256(f"{device.host} {device.fingerprint}".encode()).hexdigest()[:8]
+    return {**device.to_dict(), "id": f"{kind}-{identity}"}
+
+
+def probe_llvm(target: Target) -> dict[str, Any]:
+    """Runs in the child: the processor as a `Device`'s dictionary."""
+    cores = cpu.usable_cores()
+    resolved = make_target("llvm", {**dict(target.attrs), "num-cores": cores})
+    device = Device(
+        id="",
+        sku=cpu.cpu_model(),
+        host=cpu.host_name(),
+        target=resolved,
+        cores=cores,
+        memory_bytes=cpu.memory_bytes(),
+        caches=cpu.cache_sizes(),
+        features=cpu.cpu_features(),
+        toolchain=_toolchain(),
+    )
+    return _identified(device, f"cpu-{target.get('mcpu') or 'generic'}-{cores}c")
+
+
+def probe_cuda(target: Target) -> dict[str, Any]:
+    """Runs in the child: the first GPU as a `Device`'s dictionary.
+
+    Raises:
+        NoDevice: the driver shows none.
+    """
+    from tunefarm.devices.cuda_runtime import load_cuda_runtime
+
+    load_cuda_runtime()
+    import tvm
+
+    gpu = tvm.cuda(0)
+    if not gpu.exist:
+        raise NoDevice("the driver shows no GPU", hint="nvidia-smi says what it sees")
+    arch = "sm_" + str(gpu.compute_version).replace(".", "")
+    named = {key: value for key, value in target.attrs if key != "arch"}
+    l2 = int(getattr(gpu, "l2_cache_size_bytes", 0) or 0)
+    device = Device(
+        id="",
+        sku=str(gpu.device_name),
+        host=cpu.host_name(),
+        target=completed(make_target("cuda", {**named, "arch": arch})),
+        cores=cpu.usable_cores(),
+        memory_bytes=int(getattr(gpu, "total_global_memory", 0) or 0),
+        caches=(0, l2, 0),
+        features=(f"multiprocessors-{gpu.multi_processor_count}",),
+        toolchain=_toolchain(),
+    )
+    return _identified(device, f"cuda-{arch}")

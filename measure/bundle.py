@@ -1,0 +1,241 @@
+"""Measuring by file: what is to be measured goes out in one archive, a report comes back.
+
+A bundle holds requests, the files that they are about and, so that it can be run by a machine with
+nothing but Python and NumPy, the runtime: ``python BUNDLE`` is enough there. A report holds
+answers, the files that the requests made, and which device it was. Both are checked against the
+digests that they carry before anything in them is believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tunefarm.devices.device import Device, device_from_dict
+from tunefarm.devices.target import Target, target_from_json
+from tunefarm.errors import ArtifactIncompatible, ArtifactTampered
+from tunefarm.measure.wire import WireError, from_wire, to_wire
+
+SCHEMA = 1
+BUNDLE, REPORT = "bundle.json", "report.json"
+FILES, RUNTIME = "files/", "runtime/"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What is to be measured.
+
+    Attributes:
+        id: of its content.
+        job: whose directory the requests' files lie in.
+        target: what the libraries were built for.
+        device: fingerprint of the kind of device that is to run it; empty for whichever fits.
+        requests: by number, as on the wire.
+        digests: SHA-256 of every file.
+    """
+
+    id: str
+    job: str
+    target: Target
+    device: str
+    requests: tuple[Any, ...]
+    digests: Mapping[str, str]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of it.
+
+    Attributes:
+        bundle: the bundle's id.
+        device: that ran it.
+        answers: by number of the request; one that is not there was not come to.
+        block: canary's seconds and conditions, or None.
+        files: by path below the job's directory.
+    """
+
+    bundle: str
+    device: Device
+    answers: Mapping[int, Any]
+    block: Mapping[str, Any] | None
+    files: Mapping[str, bytes]
+
+
+def write_bundle(
+    path: Path,
+    job: str,
+    target: Target,
+    device: str,
+    requests: Sequence[Any],
+    root: Path,
+    files: Sequence[Path],
+    runtime: Mapping[str, Path] | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Bundle:
+    """Write it whole, or not at all.
+
+    Args:
+        requests: see `wire`; `files`: that they read, below `root`.
+        runtime: by path in the archive's runtime; None for a machine that has tunefarm.
+    """
+    named = {one.relative_to(root).as_posix(): one for one in dict.fromkeys(files)}
+    digests = {name: _digest(one.read_bytes()) for name, one in sorted(named.items())}
+    document = {
+        "schema": SCHEMA,
+        "job": job,
+        "target": json.loads(target.to_json()),
+        "device": device,
+        "requests": [to_wire(one, root) for one in requests],
+        "files": digests,
+        "about": dict(about or {}),
+    }
+    text = json.dumps(document, sort_keys=True, indent=1)
+    number = _digest(text.encode())[:16]
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            _put(archive, BUNDLE, text.encode())
+            for name, one in sorted(named.items()):
+                _put(archive, FILES + name, one.read_bytes())
+            for name, one in sorted((runtime or {}).items()):
+                prefix = "" if name == "__main__.py" else RUNTIME
+                _put(archive, prefix + name, one.read_bytes())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return _bundle(document, number)
+
+
+def _put(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    info = zipfile.ZipInfo(name, _EPOCH)  # equal content, equal bytes
+    info.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(info, data)
+
+
+def _bundle(document: dict[str, Any], number: str) -> Bundle:
+    return Bundle(
+        number,
+        document["job"],
+        target_from_json(json.dumps(document["target"])),
+        document["device"],
+        tuple(document["requests"]),
+        document["files"],
+        document["about"],
+    )
+
+
+def read_bundle(path: Path) -> Bundle:
+    """What it says; its files are not looked at yet.
+
+    Raises:
+        ArtifactTampered: it is no bundle.
+        ArtifactIncompatible: it is of another version.
+    """
+    text = _member(path, BUNDLE, "measurement bundle")
+    document = _document(path, text, {"job", "target", "device", "requests", "files", "about"})
+    return _bundle(document, _digest(text)[:16])
+
+
+def unpack_files(path: Path, bundle: Bundle, root: Path) -> tuple[Any, ...]:
+    """Put its files below `root`; the requests about them.
+
+    Raises:
+        ArtifactTampered: a file is not the one that was put in, or a request is none.
+    """
+    for name, digest in bundle.digests.items():
+        data = _member(path, FILES + name, "measurement bundle")
+        if _digest(data) != digest:
+            raise ArtifactTampered(f"{path}: {name} is not the file that was put in")
+        place = root / name
+        if not place.resolve().is_relative_to(root.resolve()):
+            raise ArtifactTampered(f"{path}: {name!r} is not below its job")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    try:
+        return tuple(from_wire(one, root) for one in bundle.requests)
+    except WireError as error:
+        raise ArtifactTampered(f"{path}: {error}") from error
+
+
+def write_report(path: Path, report: Report, root: Path) -> None:
+    """Write it whole, or not at all; the answers' paths are below `root`."""
+    document = {
+        "schema": SCHEMA,
+        "bundle": report.bundle,
+        "device": report.device.to_dict(),
+        "answers": {str(n): to_wire(answer, root) for n, answer in report.answers.items()},
+        "block": report.block,
+        "files": {name: _digest(data) for name, data in sorted(report.files.items())},
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            _put(archive, REPORT, json.dumps(document, sort_keys=True, indent=1).encode())
+            for name, data in sorted(report.files.items()):
+                _put(archive, FILES + name, data)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_report(path: Path, root: Path) -> Report:
+    """With its answers' paths below `root`.
+
+    Raises:
+        ArtifactTampered: it is no report, or a file in it is not the one that was put in.
+        ArtifactIncompatible: it is of another version.
+    """
+    text = _member(path, REPORT, "report of measurements")
+    document = _document(path, text, {"bundle", "device", "answers", "block", "files"})
+    files = {}
+    for name, digest in document["files"].items():
+        files[name] = _member(path, FILES + name, "report of measurements")
+        if _digest(files[name]) != digest:
+            raise ArtifactTampered(f"{path}: {name} is not the file that was put in")
+    try:
+        return Report(
+            str(document["bundle"]),
+            device_from_dict(document["device"]),
+            {int(n): from_wire(answer, root) for n, answer in document["answers"].items()},
+            document["block"],
+            files,
+        )
+    except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactTampered(f"{path}: {error}") from error
+
+
+def _document(path: Path, text: bytes, needed: set[str]) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(text)
+        if not needed <= set(document):
+            raise ValueError(f"it lacks {', '.join(sorted(needed - set(document)))}")
+    except (ValueError, TypeError) as error:
+        raise ArtifactTampered(f"{path}: {error}") from error
+    if document.get("schema") != SCHEMA:
+        raise ArtifactIncompatible(
+            f"{path} is of version {document.get('schema')}, this tunefarm reads {SCHEMA}"
+        )
+    return document
+
+
+def _member(path: Path, name: str, what: str) -> bytes:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.read(name)
+    except FileNotFoundError:
+        raise ArtifactTampered(f"there is no file {path}") from None
+    except (OSError, KeyError, zipfile.BadZipFile, EOFError, RuntimeError, ValueError) as error:
+        raise ArtifactTampered(f"{path} is no {what}: {error}") from error
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

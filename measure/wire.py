@@ -1,0 +1,101 @@
+"""Requests and answers as JSON, for where no Ray is between who asks and who measures.
+
+Only the types listed here are read, so a file from elsewhere is data and nothing else. Paths are
+below the job's directory on either side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tunefarm.errors import Failure, FailureKind
+from tunefarm.frontend.program import TensorSpec
+from tunefarm.measure.build import Library
+from tunefarm.measure.cuda import Resources
+from tunefarm.measure.facts import Checked, InPlace, KernelFacts, Screening
+from tunefarm.measure.gate import Parity
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import (
+    CheckRequest,
+    ModelRequest,
+    PlaceRequest,
+    RaceRequest,
+    ScreenOutcome,
+    ScreenRequest,
+)
+
+_TYPES: tuple[type, ...] = (
+    *(ScreenRequest, RaceRequest, PlaceRequest, ModelRequest, CheckRequest),
+    *(ScreenOutcome, Screening, Checked, Parity, InPlace, Failure),
+    *(Library, Resources, KernelFacts, TensorSpec, Protocol),
+)
+_BY_NAME = {one.__name__: one for one in _TYPES}
+
+
+class WireError(ValueError):
+    """It is no such document."""
+
+
+def to_wire(value: Any, root: Path) -> Any:
+    """`value` as JSON's own types.
+
+    Raises:
+        WireError: it holds something that is not listed, or a path that is not below `root`.
+    """
+    match value:
+        case None | bool() | FailureKind() | str() | int():
+            return value
+        case float():
+            if not math.isfinite(value):
+                raise WireError(f"{value} has no place in a document")
+            return value
+        case Path():
+            try:
+                return {"path": value.relative_to(root).as_posix()}
+            except ValueError:
+                raise WireError(f"{value} is not below {root}") from None
+        case tuple() | list():
+            return [to_wire(one, root) for one in value]
+        case Mapping():
+            return {"of": {str(key): to_wire(one, root) for key, one in value.items()}}
+    if type(value).__name__ not in _BY_NAME:
+        raise WireError(f"{type(value).__name__} does not travel")
+    fields = {f.name: to_wire(getattr(value, f.name), root) for f in dataclasses.fields(value)}
+    return {"is": type(value).__name__, **fields}
+
+
+def from_wire(data: Any, root: Path) -> Any:
+    """What `to_wire` was given, with its paths below `root`; sequences are tuples.
+
+    Raises:
+        WireError: it is no such document, or a path leaves `root`.
+    """
+    if isinstance(data, list):
+        return tuple(from_wire(one, root) for one in data)
+    if not isinstance(data, dict):
+        return data
+    if set(data) == {"path"}:
+        path = PurePosixPath(data["path"])
+        if path.is_absolute() or ".." in path.parts:
+            raise WireError(f"{data['path']!r} is not below its job")
+        return root / path
+    if set(data) == {"of"}:
+        return {key: from_wire(one, root) for key, one in data["of"].items()}
+    try:
+        of = _BY_NAME[data["is"]]
+        fields = {key: from_wire(one, root) for key, one in data.items() if key != "is"}
+        if of is Failure:
+            fields["kind"] = FailureKind(fields["kind"])
+        return of(**fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"not understood: {error}") from error
+
+
+def canonical(value: Any, root: Path) -> str:
+    """Equal requests, equal text."""
+    return json.dumps(to_wire(value, root), sort_keys=True)

@@ -1,0 +1,300 @@
+"""Measuring by file: out as one archive, run with Python and NumPy alone, back as a report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import models
+from tests.bench import PROTOCOL, imported
+from tunefarm.devices.device import Device
+from tunefarm.devices.here import device_here
+from tunefarm.devices.probe import probe
+from tunefarm.devices.target import make_target
+from tunefarm.errors import ArtifactIncompatible, ArtifactTampered, Failure, FailureKind
+from tunefarm.frontend.program import TensorSpec
+from tunefarm.measure.build import Builder, BuildRequest, Library
+from tunefarm.measure.bundle import (
+    Report,
+    read_bundle,
+    read_report,
+    unpack_files,
+    write_bundle,
+    write_report,
+)
+from tunefarm.measure.bundle_run import run_bundle
+from tunefarm.measure.facts import Checked, KernelFacts, Screening
+from tunefarm.measure.files import needs
+from tunefarm.measure.gate import Parity
+from tunefarm.measure.runner import KernelRace, RaceRequest, ScreenOutcome, ScreenRequest
+from tunefarm.measure.runtime_files import runtime_files
+from tunefarm.measure.wire import WireError, canonical, from_wire, to_wire
+
+X = (TensorSpec("x", (4,), "float32"), TensorSpec("y", (4,), "float32"))
+ANSWERS = [
+    ScreenOutcome(Screening((0.1, 0.25), False), None),
+    ScreenOutcome(None, Failure(FailureKind.WRONG_RESULT, "3 of 4 elements differ")),
+    {"task": {"candidate": (0.5, 0.25)}, "other": {}},
+    Checked(Path("/job/model/tuned.so"), Parity(0.0, 1e-6, True), None),
+    (({"kernel": (0.1,)}), {"kernel": (0.2,)}),
+]
+
+
+class SimulatedDevice:
+    """A device of a kind that nobody here has: it tells times without running anything."""
+
+    def __init__(self) -> None:
+        self.asked: list[ScreenRequest] = []
+
+    def canary(self) -> float | None:
+        return 0.001
+
+    def close(self) -> None:
+        pass
+
+    def screen(self, request: ScreenRequest) -> ScreenOutcome:
+        self.asked.append(request)
+        assert request.library.path.read_bytes() == b"a library"
+        if request.make_reference:
+            request.facts.reference.parent.mkdir(parents=True, exist_ok=True)
+            request.facts.reference.write_bytes(b"a reference")
+        else:
+            assert request.facts.reference.read_bytes() == b"a reference"
+        return ScreenOutcome(Screening((0.5, 0.25, 0.5), False), None)
+
+
+def _on_paper(root: Path) -> list[ScreenRequest]:
+    facts = KernelFacts("a" * 16, X, 8.0, root / "reference" / "a.npz", (), 12)
+    library = Library(root / "candidates" / "c.so", ())
+    library.path.parent.mkdir(parents=True)
+    library.path.write_bytes(b"a library")
+    untuned = ScreenRequest(library, facts, PROTOCOL, None, True)
+    return [untuned, replace(untuned, make_reference=False, incumbent_s=0.5)]
+
+
+@pytest.fixture
+def paper(tmp_path: Path, device: Device):
+    """A bundle for a simulated GPU: its path, its requests, the job's directory, the device."""
+    root = tmp_path / "job"
+    requests = _on_paper(root)
+    gpu = replace(device, target=make_target("cuda", {"arch": "sm_90"}), sku="Paper GPU")
+    path = tmp_path / "one.bundle"
+    files = [file for one in requests for file in needs(one) if file.exists()]
+    write_bundle(path, "job", gpu.target, gpu.fingerprint, requests, root, files)
+    return path, requests, root, gpu
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_answers_come_back_as_they_were(answer) -> None:
+    text = json.dumps(to_wire(answer, Path("/job")))
+    assert from_wire(json.loads(text), Path("/job")) == answer
+
+
+def test_what_travels_is_data(tmp_path: Path) -> None:
+    with pytest.raises(WireError, match="does not travel"):
+        to_wire(KernelRace, tmp_path)
+    with pytest.raises(WireError, match="not below"):
+        to_wire(Path("/etc/passwd"), tmp_path)
+    for path in ("/etc/passwd", "a/../../b"):
+        with pytest.raises(WireError, match="not below"):
+            from_wire({"path": path}, tmp_path)
+    with pytest.raises(WireError, match="no place"):
+        to_wire(float("nan"), tmp_path)
+    for nonsense in ({"is": "Popen"}, {"is": "Failure"}, {"is": "Parity", "max": 1}, {"a": 1}):
+        with pytest.raises(WireError):
+            from_wire(nonsense, tmp_path)
+
+
+def test_equal_requests_have_equal_text_wherever_their_job_lies(tmp_path: Path) -> None:
+    here, there = (_on_paper(tmp_path / name) for name in ("here", "there"))
+    assert canonical(here[0], tmp_path / "here") == canonical(there[0], tmp_path / "there")
+    assert canonical(here[0], tmp_path / "here") != canonical(here[1], tmp_path / "here")
+
+
+def test_a_bundle_goes_round_by_a_simulated_device(paper, tmp_path: Path) -> None:
+    path, requests, root, gpu = paper
+    simulated = SimulatedDevice()
+    report = tmp_path / "one.report"
+    said: list[str] = []
+    run_bundle(path, report, said.append, gpu, simulated)
+    assert [one.incumbent_s for one in simulated.asked] == [one.incumbent_s for one in requests]
+    found = read_report(report, root)
+    assert found.bundle == read_bundle(path).id
+    assert found.device == gpu
+    assert found.answers == {
+        n: ScreenOutcome(Screening((0.5, 0.25, 0.5), False), None) for n in range(2)
+    }
+    assert found.files == {"reference/a.npz": b"a reference"}
+    assert found.block is not None
+    assert said[0].startswith("2 measurements on Paper GPU")
+
+
+def test_an_interrupted_run_leaves_what_it_has(paper, tmp_path: Path) -> None:
+    path, _, root, gpu = paper
+
+    class Interrupted(SimulatedDevice):
+        def screen(self, request: ScreenRequest) -> ScreenOutcome:
+            if self.asked:
+                raise KeyboardInterrupt
+            return super().screen(request)
+
+    run_bundle(path, tmp_path / "report", lambda text: None, gpu, Interrupted())
+    assert set(read_report(tmp_path / "report", root).answers) == {0}
+
+
+def test_equal_bundles_have_equal_bytes(paper, tmp_path: Path) -> None:
+    path, requests, root, gpu = paper
+    files = [file for one in requests for file in needs(one) if file.exists()]
+    again = tmp_path / "again"
+    write_bundle(again, "job", gpu.target, gpu.fingerprint, requests, root, files)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_another_device_is_refused(paper, tmp_path: Path) -> None:
+    path, _, _, gpu = paper
+    other = replace(gpu, sku="Another GPU")
+    with pytest.raises(ArtifactIncompatible, match="Another GPU"):
+        run_bundle(path, tmp_path / "report", print, other, SimulatedDevice())
+    path = tmp_path / "free.bundle"
+    requests = _on_paper(tmp_path / "free")
+    target = make_target("cuda", {"arch": "sm_80"})
+    write_bundle(path, "job", target, "", requests, tmp_path / "free", [requests[0].library.path])
+    with pytest.raises(ArtifactIncompatible, match="sm_80"):
+        run_bundle(path, tmp_path / "report", print, gpu, SimulatedDevice())
+    assert not (tmp_path / "report").exists()
+
+
+def _rewritten(path: Path, into: Path, name: str, change) -> Path:
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(into, "w") as new:
+        for one in old.namelist():
+            data = old.read(one)
+            new.writestr(one, change(data) if one == name else data)
+    return into
+
+
+def test_a_file_that_was_changed_is_refused(paper, tmp_path: Path) -> None:
+    path, _, root, gpu = paper
+    bad = _rewritten(path, tmp_path / "bad", "files/candidates/c.so", lambda data: b"a librarx")
+    with pytest.raises(ArtifactTampered, match=r"c\.so is not the file"):
+        unpack_files(bad, read_bundle(bad), tmp_path / "elsewhere")
+    run_bundle(path, tmp_path / "report", lambda text: None, gpu, SimulatedDevice())
+    bad = _rewritten(tmp_path / "report", tmp_path / "bad", "files/reference/a.npz", bytes.upper)
+    with pytest.raises(ArtifactTampered, match=r"a\.npz is not the file"):
+        read_report(bad, root)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda data: b"{}", ArtifactTampered),
+        (lambda data: b"[1]", ArtifactTampered),
+        (lambda data: data[:-10], ArtifactTampered),
+        (lambda data: data.replace(b'"schema": 1', b'"schema": 9'), ArtifactIncompatible),
+        (lambda data: data.replace(b'"ScreenRequest"', b'"Popen"'), ArtifactTampered),
+        (lambda data: data.replace(b"candidates/c.so", b"../../etc/c.so"), ArtifactTampered),
+    ],
+)
+def test_a_bundle_that_is_none_is_refused(paper, tmp_path: Path, change, error) -> None:
+    path, _, _, gpu = paper
+    bad = _rewritten(path, tmp_path / "bad", "bundle.json", change)
+    with pytest.raises(error):
+        run_bundle(bad, tmp_path / "report", print, gpu, SimulatedDevice())
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", None])
+def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, content) -> None:
+    path = tmp_path / "x"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ArtifactTampered):
+        read_bundle(path)
+    with pytest.raises(ArtifactTampered):
+        read_report(path, tmp_path)
+
+
+def test_a_report_keeps_its_paths_below_the_job(tmp_path: Path, device: Device) -> None:
+    root = tmp_path / "job"
+    report = Report(
+        "b", device, {3: Checked(root / "tuned.so", Parity(0.0, 0.0, True), None)}, None, {}
+    )
+    write_report(tmp_path / "report", report, root)
+    elsewhere = tmp_path / "elsewhere"
+    assert read_report(tmp_path / "report", elsewhere).answers[3].library == elsewhere / "tuned.so"
+
+
+@pytest.mark.tvm
+def test_a_bundle_runs_with_python_and_numpy_alone(tmp_path: Path) -> None:
+    """In an environment that has nothing else, and a directory from which nothing is found."""
+    (device,) = probe()
+    model = models.single_matmul(tmp_path / "matmul.onnx", 96)
+    program = imported(tmp_path, model, device.target)
+    (task,) = program.tasks
+    root = tmp_path / "job"
+    builder = Builder(60.0)
+    built = builder.build(
+        BuildRequest(program.workload(task.id), device.target, "", root / "candidates" / "u.so")
+    )
+    builder.close()
+    assert built.library is not None
+    facts = KernelFacts(task.id, task.args, task.flops, root / "reference" / "t.npz")
+    untuned = ScreenRequest(built.library, facts, PROTOCOL, None, True)
+    requests = [
+        untuned,
+        replace(untuned, make_reference=False),
+        RaceRequest(((facts, (("c", built.library),)),), PROTOCOL, 3, 0),
+    ]
+    here = device_here(device.target)
+    path = tmp_path / "one.bundle"
+    write_bundle(
+        path,
+        "job",
+        device.target,
+        here.fingerprint,
+        requests,
+        root,
+        [built.library.path],
+        runtime_files(),
+    )
+    assert path.stat().st_size < 12e6
+    bare = tmp_path / "bare"
+    venv.create(bare, symlinks=True, with_pip=False)
+    library = next((bare / "lib").glob("python*")) / "site-packages"
+    # NumPy alone, as if it had been installed there.
+    packages = Path(np.__file__).parents[1]
+    for one in packages.iterdir():
+        if one.name in ("numpy", "numpy.libs"):
+            (library / one.name).symlink_to(one)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = subprocess.run(
+        [bare / "bin" / "python", path, tmp_path / "report"],
+        cwd=empty,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = read_report(tmp_path / "report", root)
+    assert report.device.fingerprint == here.fingerprint == device.fingerprint
+    first, second, race = (report.answers[n] for n in range(3))
+    assert first.failure is None
+    assert second.failure is None, second.failure
+    assert min(second.screening.samples) > 0
+    assert len(race[task.id]["c"]) >= 2
+    assert set(report.files) == {"reference/t.npz"}
+    assert sys.version_info[:2] == tuple(map(int, _python(report).split(".")[:2]))
+
+
+def _python(report: Report) -> str:
+    return dict(report.device.toolchain)["python"]
