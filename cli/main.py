@@ -28,6 +28,7 @@ _COMMANDS = {
     "up": ("tunefarm.cli.up", "Make this machine the head of a farm."),
     "worker": ("tunefarm.cli.worker", "Let this machine join a farm."),
     "artifacts": ("tunefarm.cli.artifacts", "List, pull, inspect, verify and run artifacts."),
+    "measure": ("tunefarm.cli.measure", "Measure by file, where no network leads."),
     "bench": ("tunefarm.cli.bench", "Run a model in several runtimes, side by side."),
     "costmodel": ("tunefarm.cli.costmodel", "What earlier jobs teach later ones."),
     "journal": ("tunefarm.cli.journal", "Check, export and correct the durable record."),

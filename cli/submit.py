@@ -19,6 +19,7 @@ from tunefarm.cli.sending import say_queued, send
 
 if TYPE_CHECKING:
     from tunefarm.devices.device import Device
+    from tunefarm.devices.target import Target
     from tunefarm.home import Home
     from tunefarm.results.facts import Job, JobTarget
     from tunefarm.results.journal import Journal
@@ -77,6 +78,14 @@ DEFAULT_ENOUGH = 0.01
     help="What to do with a target that no registered device serves.",
 )
 @click.option(
+    "--measure-by-bundle",
+    "exchange",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Measure on a device that no network leads to: bundles of what is to be measured are "
+    "written to DIR, to be run there (python BUNDLE), and their reports awaited in DIR.",
+)
+@click.option(
     "--priority",
     type=click.Choice(["low", "normal", "high"]),
     default="normal",
@@ -113,6 +122,7 @@ def command(
     no_transfer: bool,
     seed: int,
     no_device: str,
+    exchange: Path | None,
     priority: str,
     tracking_uri: str | None,
     farm: str | None,
@@ -132,6 +142,14 @@ def command(
     from tunefarm.scheduler.desk import start_driver
 
     digest = _digest(model)
+    if exchange is not None:
+        if farm is not None:
+            raise click.UsageError("--measure-by-bundle: not with --farm, whose units are its own")
+        if trials is None or budget is not None:
+            raise click.UsageError(
+                "--measure-by-bundle: say with --trials how much is to be measured; how long it "
+                "takes is for whoever carries the bundles"
+            )
     if farm is not None and is_door(farm):
         if tracking_uri:
             raise click.UsageError("--tracking-uri: a farm keeps its own records")
@@ -154,8 +172,12 @@ def command(
     home = Home.from_environment().prepare()
     _check_strategy(strategy)
     joined = _farm(home, farm, token)
-    devices = _devices(home, joined)
-    chosen, skipped = _resolve(home, devices, targets, skip=no_device == "skip")
+    if exchange is not None:
+        chosen = _by_file(home, exchange, targets)
+        skipped: dict[str, str] = {}
+    else:
+        devices = _devices(home, joined)
+        chosen, skipped = _resolve(home, devices, targets, skip=no_device == "skip")
     label = _label(name or model.stem)
     enough = None
     if trials is None and budget is None:
@@ -179,6 +201,7 @@ def command(
             "seed": seed,
             "priority": priority,
             "farm": joined,
+            "exchange": str(exchange.absolute()) if exchange else None,
             "skipped": skipped,
             "tracking_uri": tracking_uri or home.mlflow_uri,
         },
@@ -269,16 +292,46 @@ def _resolve(
                 raise
             skipped[target.text] = error.message
             continue
-        tools = dict(device.toolchain)
-        toolchain = f"tvm-{tools['tvm']} llvm-{tools['llvm']} {tools['linker']}"
         resolved = target.with_attrs(dict(device.target.attrs))
         if any((t.resolved, t.device) == (resolved, device) for t in chosen):
             continue  # the same target under another name
-        chosen.append(JobTarget(target.text, resolved, device, toolchain))
+        chosen.append(JobTarget(target.text, resolved, device, _toolchain(target, device)))
     if not chosen:
         reasons = "; ".join(skipped.values())
         raise NoDevice(f"no target is left: {reasons}", hint="tunefarm devices list")
     return chosen, skipped
+
+
+def _toolchain(target: Target, builder: Device) -> str:
+    """What compiles for `target` on the machine of `builder`, a part of a candidate's identity."""
+    tools = dict(builder.toolchain)
+    found = f"tvm-{tools['tvm']} llvm-{tools['llvm']} {tools['linker']}"
+    if target.kind != "cuda":
+        return found
+    from tunefarm.measure.cuda import cuda_compiler
+
+    return f"{found} {cuda_compiler()}"
+
+
+def _by_file(home: Home, directory: Path, text: str) -> list[JobTarget]:
+    """Targets whose devices are reached by file."""
+    from tunefarm.devices.gpu import completed
+    from tunefarm.devices.registry import local_devices
+    from tunefarm.devices.target import parse_targets
+    from tunefarm.results.facts import JobTarget
+    from tunefarm.scheduler.exchange import await_device
+
+    (builder, *_) = local_devices(home)
+    chosen = []
+    for target in parse_targets(text):
+        toolchain = _toolchain(target, builder)  # before anybody is sent anywhere
+        wanted = completed(target) if target.kind == "cuda" else target
+        if target.kind == "llvm" and target.get("mcpu") is None:
+            wanted = target.with_attrs({"mcpu": str(builder.target.get("mcpu"))})
+        device = await_device(directory, wanted, lambda line: click.echo(line, err=True))
+        resolved = wanted.with_attrs(dict(device.target.attrs))
+        chosen.append(JobTarget(target.text, resolved, device, toolchain))
+    return chosen
 
 
 def _label(text: str) -> str:

@@ -135,6 +135,9 @@ class _Driver:
         self.reporter, self.stop = reporter, stop
         self.options = job.options
         self.farm: dict[str, str] | None = job.options.get("farm")
+        exchange = job.options.get("exchange")
+        self.exchange = Path(exchange) if exchange else None
+        self.measures_here = self.farm is None and self.exchange is None
         self.locks: list[DeviceLock] = []
         self.devices: list[str] = []
         self.tracker: Any = None
@@ -146,18 +149,18 @@ class _Driver:
 
     def run(self) -> JobResult:
         targets = self.journal.targets(self.job.id)
-        if self.farm is None:
+        if self.measures_here:
             self._check_devices(targets)
         refuse_withdrawn(self.journal, self.job.id)
-        if self.farm is None:  # on a farm, units are taken where they are
+        if self.measures_here:  # on a farm, units are taken where they are
             self._take_devices(targets)
         self.epoch = self.journal.drive(self.job.id)
         self.spent_s = self.journal.spent_s(self.job.id)
         self.started = time.monotonic()
         self.journal.add_event(self.job.id, "running", pid=os.getpid(), epoch=self.epoch)
         self._show("import")
-        devices = {t.device.id for t in targets}
-        cores = max(t.device.cores for t in targets)
+        devices = {t.device.id for t in targets} if self.measures_here else set()
+        cores = max(t.device.cores for t in targets) if self.measures_here else cpu.usable_cores()
         # The first import runs while Ray starts: both take seconds, neither needs the other.
         importing = Importing(self._import_request(targets[0]))
         try:
@@ -281,11 +284,13 @@ class _Driver:
     def _run_target(self, target: JobTarget, program: Program, targets_left: int) -> Packaged:
         protocol = Protocol(**self.job.protocol)
         here = target.device.host == cpu.host_name()
+        builders = cpu.usable_cores() if self.exchange else target.device.cores
         limits = Limits(
             trials=self.options["trials"] or DEFAULT_TRIALS,
-            builders=max(1, target.device.cores),
-            batch=8 * max(1, target.device.cores),
-            shared_processor=self.farm is None or farm.builders_beside(target.device),
+            builders=max(1, builders),
+            batch=1 if self.exchange else 8 * max(1, target.device.cores),
+            shared_processor=self.exchange is None
+            and (self.farm is None or farm.builders_beside(target.device)),
             enough=self.options.get("enough"),
             processes=(
                 protocol.race_processes,
@@ -295,8 +300,8 @@ class _Driver:
             ),
         )
         # Measured on this machine, if at all: a farm's other ones have their own to do.
-        roof = self._roof(target) if here else None
-        if self.farm is None:
+        roof = self._roof(target) if here and self.exchange is None else None
+        if self.measures_here:
             program = self._in_faster_layout(target, program, protocol)
         transfer, note = learning.begin(self.home, self.job)
         if note:
@@ -321,6 +326,7 @@ class _Driver:
             self.quiet,
             self.waited,
             self.farm is not None,
+            self.exchange,
             transfer,
             roof,
         )

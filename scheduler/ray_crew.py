@@ -24,6 +24,7 @@ from tunefarm.measure.runner import (
 )
 from tunefarm.scheduler import actors, farm
 from tunefarm.scheduler.crew import Answered, Died, Heard, Raised
+from tunefarm.scheduler.exchange import Exchange
 from tunefarm.scheduler.fleet import STARTS, Fleet, Plan, Worker
 from tunefarm.scheduler.messages import (
     Assignment,
@@ -74,12 +75,14 @@ class _Asked:
 @dataclass
 class RayCrew:
     """See `crew.Crew`. The work of a `Propose` is the arguments of `SearchWorker.propose`, of a
-    `Step` the models to assemble, of the others a request; None is answered by nothing."""
+    `Step` the models to assemble, of the others a request; None is answered by nothing. Where there
+    is an `exchange`, the units are its own."""
 
     plan: Plan
     devices: farm.Devices = field(default_factory=farm.Devices)
     limits: Mapping[type, float] = field(default_factory=LIMITS.copy)
     pulses: Pulses = field(default_factory=Pulses)
+    exchange: Exchange | None = None
     _waiting: list[tuple[Assignment, Any]] = field(default_factory=list)
     """Work for builders that was given out when there was none."""
     _asked: dict[Any, _Asked] = field(default_factory=dict)
@@ -129,6 +132,9 @@ class RayCrew:
                     return
                 worker = self.fleet.idle.pop()
                 reference = self._ask(worker, "build", work)
+            case Screen() | RunProcess() if work is not None and self.exchange is not None:
+                self.exchange.give(assignment, work)
+                return
             case Screen(_, _, unit) | RunProcess(_, _, unit) if work is not None:
                 if unit not in self.fleet.units:
                     return  # gone, as was said: its lease is not held any more
@@ -175,6 +181,8 @@ class RayCrew:
 
     def wait(self, limit_s: float) -> list[Heard]:
         heard, self._news = self._news, []
+        if self.exchange is not None:
+            heard += self.exchange.wait(0.0)
         waiting = [*self._asked, *self.fleet.coming]
         if waiting:
             ray.wait(waiting, num_returns=1, timeout=0.0 if heard else limit_s)

@@ -25,6 +25,7 @@ from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.roofline import roof_path
 from tunefarm.measure.runner import RaceRequest, ScreenRequest
+from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal, refuse_withdrawn
@@ -33,6 +34,7 @@ from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
 from tunefarm.scheduler.conductor import Conductor
 from tunefarm.scheduler.crew import Heard
+from tunefarm.scheduler.exchange import Exchange, device_of
 from tunefarm.scheduler.finals import Finals
 from tunefarm.scheduler.fleet import Plan
 from tunefarm.scheduler.leases import Leases
@@ -78,6 +80,7 @@ class TargetRun:
         check: called between events; raises to end the run.
         sync: asks the tracker to catch up; quiet: waits until it has.
         on_farm: units and builders are those of a farm; else of this machine alone.
+        exchange: directory for bundles, where the device is reached by file.
         transfer: the cost model to start from.
         roof: of the device, where it is known.
     """
@@ -97,6 +100,7 @@ class TargetRun:
     quiet: Callable[[], None]
     waited: Callable[[float], None]
     on_farm: bool = False
+    exchange: Path | None = None
     transfer: Path | None = None
     roof: Roof | None = None
     spent: bool = False
@@ -195,9 +199,16 @@ class TargetRun:
             None if self.on_farm else self.limits.builders,
         )
         devices = farm.Devices()
+        if self.exchange is not None:
+            return RayCrew(plan, devices, exchange=self._exchange(self.exchange))
         if not self.on_farm:  # known without asking
             devices.known[farm.this_node()] = {device.id: device}
         return RayCrew(plan, devices)
+
+    def _exchange(self, directory: Path) -> Exchange:
+        root = self.home.job_dir(self.job.id)
+        device, resolved = self.target.device, self.target.resolved
+        return Exchange(directory, root, resolved, device, self._say, runtime_files())
 
     def _leave_lessons(self) -> None:
         """For later jobs; that they cannot be had is no reason to lose this one."""
@@ -432,6 +443,8 @@ class TargetRun:
 
     def _record(self, instruction: Instruction, answer: Any) -> Fact:
         """Takes an answer down; the fact that it is."""
+        if isinstance(instruction, Screen | RunProcess):
+            instruction = dataclasses.replace(instruction, unit=device_of(instruction.unit))
         match instruction:
             case RunProcess(Phase.PLACE, _, _):
                 answer = self.races.placed(answer)

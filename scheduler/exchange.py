@@ -1,0 +1,259 @@
+"""Units that are reached by file: a device in a laboratory without a network, a CI runner, a board.
+
+What the state machine gives out to them is gathered into bundles (`measure.bundle`) in a directory;
+whoever carries them to the device brings reports back. A bundle holds at most as many measurements
+as there are units here, so that one journey answers many questions. What is out, and what has come
+back, is known to a later life of the job too: its questions are told by what they ask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tunefarm.devices.device import Device
+from tunefarm.devices.target import Target
+from tunefarm.errors import ArtifactError, NoDevice, UnknownJob
+from tunefarm.home import Home, write_atomically
+from tunefarm.measure.bundle import Report, read_report, write_bundle
+from tunefarm.measure.files import needs
+from tunefarm.measure.runner import ScreenRequest
+from tunefarm.measure.runtime_files import runtime_files
+from tunefarm.measure.wire import canonical
+from tunefarm.scheduler.actors import Block
+from tunefarm.scheduler.crew import Answered, Heard
+from tunefarm.scheduler.messages import Assignment, Joined, Screen
+from tunefarm.scheduler.shipping import Depot
+
+SIZE = 48
+"""Measurements that a bundle holds at most."""
+SETTLE_S = 10.0
+"""After which a bundle goes out that is not full: builders have nothing more for it."""
+_POLL_S = 0.5
+_SLOT = "#"
+
+
+def device_of(unit: str) -> str:
+    """The device that a unit stands for: of those reached by file, there are many of one."""
+    return unit.partition(_SLOT)[0]
+
+
+@dataclass
+class _Out:
+    """A bundle that is on its way: its file, and its questions by number."""
+
+    id: str
+    path: Path
+    keys: list[str]
+
+
+@dataclass
+class Exchange:
+    """A part of a crew, see `crew.Crew`.
+
+    Args:
+        directory: for bundles and reports.
+        root: the job's directory.
+        runtime: what a bundle carries so that it can be run with Python and NumPy alone.
+        say: tells people.
+    """
+
+    directory: Path
+    root: Path
+    target: Target
+    device: Device
+    say: Callable[[str], None]
+    runtime: Mapping[str, Path] = field(default_factory=dict)
+    size: int = SIZE
+    settle_s: float = SETTLE_S
+    _asked: dict[str, tuple[Assignment, Any]] = field(default_factory=dict)
+    """By key, questions that nobody has answered yet."""
+    _due: list[str] = field(default_factory=list)
+    """Of these, what is in no bundle."""
+    _out: list[_Out] = field(default_factory=list)
+    _known: dict[str, Any] = field(default_factory=dict)
+    """Answers that came before they were asked for, in this life."""
+    _given: float = 0.0
+    _news: list[Heard] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._depot = Depot(self.root, lambda content: content)
+        self._news = [Joined(f"{self.device.id}{_SLOT}{n}") for n in range(self.size)]
+        for record in sorted(self._records.glob("*.json")):
+            row = json.loads(record.read_text())
+            path = self.directory / row["file"]
+            if path.exists() or report_of(path).exists():  # else it is asked again
+                self._out.append(_Out(row["bundle"], path, row["keys"]))
+
+    @property
+    def _records(self) -> Path:
+        return self.root / "exchange" / self.target.kind
+
+    def give(self, assignment: Assignment, request: Any) -> None:
+        key = self._key(request)
+        self._asked[key] = (assignment, request)
+        self._given = time.monotonic()
+        if key in self._known:
+            self._news.append(self._answered(key, self._known.pop(key), None))
+        elif not any(key in one.keys for one in self._out):
+            self._due.append(key)
+
+    def _key(self, request: Any) -> str:
+        """What is asked: of a screening, how fast others were is no part of it."""
+        if isinstance(request, ScreenRequest):
+            request = replace(request, incumbent_s=None)
+        return hashlib.sha256(canonical(request, self.root).encode()).hexdigest()
+
+    def wait(self, limit_s: float) -> list[Heard]:
+        """What has come back, after at most `limit_s` seconds."""
+        until = time.monotonic() + limit_s
+        while True:
+            for one in list(self._out):
+                self._look_for(one)
+            settled = time.monotonic() - self._given > self.settle_s
+            if self._due and (settled or len(self._asked) >= self.size):
+                self._send()
+            if self._news or time.monotonic() >= until:
+                heard, self._news = self._news, []
+                return heard
+            time.sleep(min(_POLL_S, max(0.0, until - time.monotonic())))
+
+    def _send(self) -> None:
+        keys, self._due = self._due, []
+        requests = [self._asked[key][1] for key in keys]
+        files = [file for one in requests for file in needs(one) if file.exists()]
+        number = 1 + len(list(self._records.glob("*.json")))
+        name = f"{self.root.name}-{self.target.kind}-{number:04d}.bundle"
+        path = self.directory / name
+        bundle = write_bundle(
+            path,
+            self.root.name,
+            self.target,
+            self.device.fingerprint,
+            requests,
+            self.root,
+            files,
+            self.runtime,
+            about={"sku": self.device.sku, "number": number},
+        )
+        row = {"bundle": bundle.id, "directory": str(self.directory), "file": name, "keys": keys}
+        write_atomically(self._records / f"{number:04d}.json", json.dumps(row).encode())
+        self._out.append(_Out(bundle.id, path, keys))
+        self.say(f"{len(keys)} measurements are in {path}")
+        self.say(f"waiting for {report_of(path).name}; run there: python {name}")
+
+    def _look_for(self, one: _Out) -> None:
+        path = report_of(one.path)
+        if not path.exists():
+            return
+        self._out.remove(one)
+        try:
+            report = read_report(path, self.root)
+            refused = self._refusal(one, report)
+        except ArtifactError as error:
+            refused = error.message
+        if refused:
+            path.rename(path.with_suffix(".refused"))
+            self.say(f"{path.name} is refused: {refused}")
+            self._out.append(one)
+            return
+        self._depot.receive(report.files)
+        block = report.block
+        for number, key in enumerate(one.keys):
+            if number not in report.answers:
+                if key in self._asked:
+                    self._due.append(key)  # for the next one
+            elif key in self._asked:
+                self._news.append(self._answered(key, report.answers[number], block))
+                block = None
+            else:
+                self._known[key] = report.answers[number]
+        self.say(f"{path.name}: {len(report.answers)} of {len(one.keys)} measured")
+        one.path.unlink(missing_ok=True)  # the report is the evidence
+
+    def _refusal(self, one: _Out, report: Report) -> str:
+        if report.bundle != one.id:
+            return "it answers another bundle"
+        if report.device.fingerprint != self.device.fingerprint:
+            return f"it is of {report.device.sku}, not of {self.device.sku}"
+        return ""
+
+    def _answered(self, key: str, answer: Any, block: Mapping[str, Any] | None) -> Answered:
+        assignment, _ = self._asked.pop(key)
+        if isinstance(assignment.instruction, Screen):
+            begun = Block(block["canary_s"], dict(block["conditions"])) if block else None
+            answer = (answer, begun)
+        return Answered(assignment.lease, answer)
+
+
+def await_device(directory: Path, target: Target, say: Callable[[str], None]) -> Device:
+    """The device that `directory` leads to: described by the report on a bundle without
+    measurements, which is waited for.
+
+    Raises:
+        NoDevice: it is not what `target` names.
+        ArtifactError: the report is none.
+    """
+    path = directory / f"probe-{_in_a_name(target)}.bundle"
+    report = report_of(path)
+    if not report.exists():
+        write_bundle(path, "probe", target, "", (), directory, (), runtime_files())
+        say(f"which device is it? Run there: python {path.name}")
+        say(f"waiting for {report}")
+    while not report.exists():
+        time.sleep(_POLL_S)
+    found = read_report(report, directory).device
+    path.unlink(missing_ok=True)
+    if not target.admits(found.target):
+        raise NoDevice(
+            f"{report} is of {found.sku}, {found.target.text}; that is not {target.text}",
+            hint="Name what is there, or remove the report and run the bundle elsewhere.",
+        )
+    return found
+
+
+def _in_a_name(target: Target) -> str:
+    return re.sub(r"[^A-Za-z0-9._=-]+", "-", target.text)
+
+
+def report_of(bundle: Path) -> Path:
+    """Where the report on a bundle lies: where ``python BUNDLE`` puts it."""
+    return bundle.with_name(bundle.name + ".report")
+
+
+def waiting_for(root: Path, directory: Path) -> list[Path]:
+    """The bundles of the job at `root` that have no report yet."""
+    rows = [json.loads(one.read_text()) for one in sorted(root.glob("exchange/*/*.json"))]
+    paths = [directory / row["file"] for row in rows]
+    return [one for one in paths if one.exists() and not report_of(one).exists()]
+
+
+def accept(home: Home, report: Path) -> tuple[str, int]:
+    """Put `report` where the job that asked for it looks.
+
+    Returns:
+        The job, and how many answers there are.
+
+    Raises:
+        ArtifactError: it is no sound report.
+        UnknownJob: no job of this home has asked for it.
+    """
+    for record in sorted(home.jobs.glob("*/exchange/*/*.json")):
+        row = json.loads(record.read_text())
+        root = record.parents[2]
+        if row["bundle"] == read_report(report, root).bundle:
+            place = report_of(Path(row["directory"]) / row["file"])
+            if place.resolve() != report.resolve():
+                write_atomically(place, report.read_bytes())
+            return root.name, len(read_report(report, root).answers)
+    read_report(report, home.root)
+    raise UnknownJob(
+        f"no job of this farm home has asked for {report}",
+        hint=f"Is it another home's? This one is {home.root}.",
+    )
