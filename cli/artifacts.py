@@ -17,6 +17,10 @@ def command() -> None:
     """List, pull, inspect, verify and run artifacts."""
 
 
+def _times(speedup: float | None) -> str:
+    return "-" if speedup is None else f"{speedup}x"
+
+
 @command.command("list")
 @farm_options
 @json_option
@@ -28,7 +32,7 @@ def list_(farm: str | None, token: str | None, as_json: bool) -> None:
         return
     for row in rows:
         click.echo(
-            f"{row['name']}@{row['target']}  {row['verdict']}  {row['speedup']}x  "
+            f"{row['name']}@{row['target']}  {row['verdict']}  {_times(row['speedup'])}  "
             f"{format_latency(row['tuned_ms'])}  {row['digest'][:12]}  {row['path']}"
         )
     if not rows:
@@ -103,12 +107,19 @@ def inspect(path: Path, as_json: bool) -> None:
     click.echo(f"{manifest['name']}  {bundle.digest}")
     click.echo(f"model     {manifest['model']['source']}  {manifest['model']['digest'][:12]}")
     click.echo(f"target    {manifest['target']}")
-    click.echo(f"device    {manifest['device']['sku']}, {manifest['threads']} threads")
-    click.echo(
-        f"result    {result['verdict']}: {format_latency(result['baseline_ms'])} to "
-        f"{format_latency(result['tuned_ms'])}, {result['speedup']}x {result['speedup_ci95']}"
-    )
-    click.echo(f"parity    {result['parity']}")
+    sku = manifest["device"]["sku"]
+    threads = manifest["threads"]
+    click.echo(f"device    {sku}, {threads} threads" if sku else "device    none")
+    if result["speedup"] is None:
+        click.echo(f"result    {result['verdict']}")
+    else:
+        click.echo(
+            f"result    {result['verdict']}: {format_latency(result['baseline_ms'])} to "
+            f"{format_latency(result['tuned_ms'])}, {_times(result['speedup'])} "
+            f"{result['speedup_ci95']}"
+        )
+    if result["parity"]["passed"] is not None:
+        click.echo(f"parity    {result['parity']}")
     click.echo(f"kernels   {len(manifest['kernels'])} distinct, {tuned} tuned")
     for kind in ("inputs", "outputs"):
         for spec in manifest[kind]:

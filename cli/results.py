@@ -15,10 +15,13 @@ def _notes(target: str, row: dict[str, Any]) -> list[str]:
     error = row["parity"]["max_rel_err"]
     parity = f"largest relative error {error:.1e}" if error is not None else "not finite"
     passed = "" if row["parity"]["passed"] else " (TOO LARGE)"
+    against = f"against ONNX Runtime {parity}{passed}"
+    if row["parity"]["passed"] is None:
+        against = "nobody has run it: for trials alone, it is not registered for deployment"
     return [
         f"{target}: {row['tasks']} kernels, {row['candidates']} candidates measured, "
         f"failed: {failures or 'none'}",
-        f"{target}: against ONNX Runtime {parity}{passed}",
+        f"{target}: {against}",
         f"{target}: artifact {row['artifact']}",
     ]
 

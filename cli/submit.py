@@ -72,10 +72,11 @@ DEFAULT_ENOUGH = 0.01
 @click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
 @click.option(
     "--no-device",
-    type=click.Choice(["fail", "skip"]),
+    type=click.Choice(["fail", "skip", "build"]),
     default="fail",
     show_default=True,
-    help="What to do with a target that no registered device serves.",
+    help="What to do with a target that no registered device serves. build: with the schedules "
+    "that the cost model likes best; nothing of it is measured, its verdict is UNMEASURED.",
 )
 @click.option(
     "--measure-by-bundle",
@@ -177,7 +178,7 @@ def command(
         skipped: dict[str, str] = {}
     else:
         devices = _devices(home, joined)
-        chosen, skipped = _resolve(home, devices, targets, skip=no_device == "skip")
+        chosen, skipped = _resolve(home, devices, targets, no_device)
     label = _label(name or model.stem)
     enough = None
     if trials is None and budget is None:
@@ -269,9 +270,10 @@ def _devices(home: Home, joined: dict[str, str] | None) -> tuple[Device, ...]:
 
 
 def _resolve(
-    home: Home, devices: tuple[Device, ...], text: str, skip: bool
+    home: Home, devices: tuple[Device, ...], text: str, otherwise: str
 ) -> tuple[list[JobTarget], dict[str, str]]:
-    """The targets that devices serve, and why the others do not count."""
+    """The targets that devices serve, and why the others do not count; what to do with these is
+    `otherwise` (``fail``, ``skip`` or ``build``)."""
     from tunefarm.devices.registry import device_for
     from tunefarm.devices.standing import Use, check_free, standing
     from tunefarm.devices.target import parse_targets
@@ -288,9 +290,12 @@ def _resolve(
             device = device_for(target, free if any(map(target.admits, kinds)) else devices)
             check_free(home, device.id)
         except NoDevice as error:
-            if not skip:
+            if otherwise == "fail":
                 raise
-            skipped[target.text] = error.message
+            if otherwise == "build":
+                chosen.append(_unserved(target, home))
+            else:
+                skipped[target.text] = error.message
             continue
         resolved = target.with_attrs(dict(device.target.attrs))
         if any((t.resolved, t.device) == (resolved, device) for t in chosen):
@@ -311,6 +316,30 @@ def _toolchain(target: Target, builder: Device) -> str:
     from tunefarm.measure.cuda import cuda_compiler
 
     return f"{found} {cuda_compiler()}"
+
+
+def _unserved(target: Target, home: Home) -> JobTarget:
+    """A target to build for without a device.
+
+    Raises:
+        UsageError: it does not say for which processor.
+        UnsupportedTarget: see `devices.gpu.arch_of`; or nothing here compiles for it.
+    """
+    from tunefarm.devices.device import no_device
+    from tunefarm.devices.gpu import completed
+    from tunefarm.devices.registry import local_devices
+    from tunefarm.errors import UsageError
+    from tunefarm.results.facts import JobTarget
+
+    (builder, *_) = local_devices(home)
+    if target.kind != "cuda" and not (target.get("mcpu") and target.get("num-cores")):
+        raise UsageError(
+            f"target {target.text!r}: to be built for without a device, it must say what it is",
+            hint="Write llvm:mcpu=icelake-server:num-cores=8.",
+        )
+    resolved = completed(target) if target.kind == "cuda" else target
+    device = no_device(resolved, builder)
+    return JobTarget(target.text, resolved, device, _toolchain(target, builder))
 
 
 def _by_file(home: Home, directory: Path, text: str) -> list[JobTarget]:

@@ -37,6 +37,11 @@ class Device:
     toolchain: tuple[tuple[str, str], ...]
 
     @property
+    def is_none(self) -> bool:
+        """Whether it stands for a device that nobody has (`no_device`)."""
+        return not self.sku
+
+    @property
     def fingerprint(self) -> str:
         """Hash of everything that decides how fast a kernel runs here; 16 hex digits."""
         facts = [self.sku, self.target.text, self.cores, self.caches, self.features]
@@ -49,6 +54,20 @@ class Device:
             "toolchain": dict(self.toolchain),
             "fingerprint": self.fingerprint,
         }
+
+
+def no_device(target: Target, builder: Device) -> Device:
+    """What stands for the device of a `target` that no device serves, built for by `builder`'s
+    machine."""
+    return dataclasses.replace(
+        builder,
+        id=f"none-{target.kind}",
+        sku="",
+        target=target,
+        memory_bytes=0,
+        caches=(0, 0, 0),
+        features=(),
+    )
 
 
 def device_from_dict(data: dict[str, Any]) -> Device:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tunefarm.devices.cpu import cache_sizes, usable_cores
 from tunefarm.home import write_atomically
+from tunefarm.measure.backend import backend
 from tunefarm.measure.build import Library
 from tunefarm.measure.facts import KernelFacts, Screening
 from tunefarm.measure.gate import (
@@ -23,7 +23,6 @@ from tunefarm.measure.gate import (
     reduction_length,
     tolerance,
 )
-from tunefarm.measure.pinning import pin_caller
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.rotation import copies
 from tunefarm.measure.runner import KernelRace
@@ -51,15 +50,16 @@ class Kernel:
         """The kernel's arguments: inputs (packed where it wants that) and a poisoned output."""
         arguments = list(inputs)
         if self._prepack is not None:
-            made = [tvm.runtime.empty(spec.shape, spec.dtype) for _, spec in self._packed]
+            device = backend().device
+            made = [tvm.runtime.empty(spec.shape, spec.dtype, device) for _, spec in self._packed]
             self._prepack["prepack"](*(inputs[i] for i, _ in self._packed), *made)
             for (position, _), tensor in zip(self._packed, made, strict=True):
                 arguments[position] = tensor
-        return [*arguments, tvm.runtime.tensor(poisoned(self._output))]
+        return [*arguments, tvm.runtime.tensor(poisoned(self._output), backend().device)]
 
     def run(self, arguments: list[Any]) -> None:
         self._module["kernel"](*arguments)
-        pin_caller()  # a whole model is timed as its users run it, kernels are timed alone
+        backend().after_kernel()
 
     def in_turns(self, arguments: list[Any], protocol: Protocol) -> list[list[Any]]:
         """`arguments`, and copies of them that make them as cold as in the kernel's model."""
@@ -67,9 +67,8 @@ class Kernel:
         sizes = [0, 0]
         for position, tensor in enumerate(arguments):
             sizes[position in constants] += _bytes(tensor)
-        _, second, third = cache_sizes()
-        near = usable_cores() * second
-        needed = copies(sizes[1], sizes[0], self._facts.between, near, third, protocol)
+        near, far = backend().caches()
+        needed = copies(sizes[1], sizes[0], self._facts.between, near, far, protocol)
         columns = [
             [tensor, *(_copy(tensor) for _ in range(count - 1))]
             for position, tensor in enumerate(arguments)
@@ -84,16 +83,19 @@ class Kernel:
         whatever the candidate: that adds about a microsecond to each call.
         """
         if not self._facts.between:
-            timer = self._module.time_evaluator("kernel", tvm.cpu(), number=number, repeat=repeat)
+            device = backend().device
+            timer = self._module.time_evaluator("kernel", device, number=number, repeat=repeat)
             return [float(r) for r in timer(*turns[0]).results]
         kernel, samples = self._module["kernel"], []
         for _ in range(repeat):
             due = [turns[(self._turn + call) % len(turns)] for call in range(number)]
             self._turn = (self._turn + number) % len(turns)
-            started = time.perf_counter()
-            for arguments in due:
-                kernel(*arguments)
-            samples.append((time.perf_counter() - started) / number)
+
+            def call(due: list[list[Any]] = due) -> None:
+                for arguments in due:
+                    kernel(*arguments)
+
+            samples.append(backend().seconds(call) / number)
         return samples
 
 
@@ -102,7 +104,7 @@ def _bytes(tensor: Any) -> int:
 
 
 def _copy(tensor: Any) -> Any:
-    made = tvm.runtime.empty(tensor.shape, str(tensor.dtype))
+    made = tvm.runtime.empty(tensor.shape, str(tensor.dtype), backend().device)
     tensor.copyto(made)
     return made
 
@@ -135,7 +137,7 @@ class Arguments:
 
 def make_inputs(facts: KernelFacts, seed: int, positive: bool) -> list[Any]:
     return [
-        tvm.runtime.tensor(make_input(spec, seed * 1000 + index, positive))
+        tvm.runtime.tensor(make_input(spec, seed * 1000 + index, positive), backend().device)
         for index, spec in enumerate(facts.args[:-1])
     ]
 
@@ -296,15 +298,3 @@ def _seconds(kernel: Kernel, arguments: list[Any]) -> float:
     started = time.perf_counter()
     kernel.run(arguments)
     return time.perf_counter() - started
-
-
-def canary() -> float:
-    """Median seconds of a fixed matrix product: it slows down when the machine is disturbed."""
-    generator = np.random.default_rng(0)
-    left, right = (generator.random((384, 384), dtype=np.float32) for _ in range(2))
-    times = []
-    for _ in range(7):
-        started = time.perf_counter()
-        left @ right
-        times.append(time.perf_counter() - started)
-    return float(np.median(times))

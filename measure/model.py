@@ -14,6 +14,7 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from tunefarm.measure import weights
+from tunefarm.measure.backend import backend
 from tunefarm.measure.expected import expected_outputs, parity_inputs
 from tunefarm.measure.facts import Checked, InPlace
 from tunefarm.measure.gate import Array, Parity, make_input, parity
@@ -28,10 +29,15 @@ class CompiledModel:
 
     Args:
         constants: its weights; by default those in the file beside the library.
+        kind: of the device; by default that of the process (`measure.backend`). Copies of inputs
+            to a GPU, and of outputs back, are a part of every call.
     """
 
-    def __init__(self, library: Path, constants: Sequence[Array] | None = None) -> None:
-        self._device = tvm.cpu()
+    def __init__(
+        self, library: Path, constants: Sequence[Array] | None = None, kind: str | None = None
+    ) -> None:
+        self._device = backend(kind).device
+        self._host = tvm.cpu()
         self._machine = VirtualMachine(tvm.runtime.load_module(str(library)), self._device)
         self._main = self._machine["main"]
         if constants is None:
@@ -39,14 +45,26 @@ class CompiledModel:
             constants = weights.load(file) if file.exists() else []
         self._constants = constants  # the tensors are views of them
         tensors = [tvm.runtime.from_dlpack(array) for array in constants]
+        if self._on_gpu:
+            tensors = [tvm.runtime.tensor(array, self._device) for array in constants]
         self._weights = [tvm_ffi.convert(tensors)] if tensors else []
 
     def upload(self, inputs: Sequence[Array]) -> list[Any]:
         """Copies the runtime may read: aligned as kernels assume, which an array need not be."""
-        return [tvm.runtime.tensor(array, self._device) for array in inputs]
+        return [tvm.runtime.tensor(array, self._host) for array in inputs]
+
+    @property
+    def _on_gpu(self) -> bool:
+        return bool(self._device != self._host)
 
     def run(self, arguments: list[Any]) -> Any:
-        return self._main(*arguments, *self._weights)
+        if not self._on_gpu:
+            return self._main(*arguments, *self._weights)
+        there = [argument.copyto(self._device) for argument in arguments]
+        result = self._main(*there, *self._weights)
+        if hasattr(result, "copyto"):
+            return result.copyto(self._host)
+        return [one.copyto(self._host) for one in result]
 
     def watch(self, watcher: Callable[..., int] | None) -> None:
         """Have `watcher` called before and after each function of the library, see

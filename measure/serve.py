@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tunefarm.measure import kernel, model
+from tunefarm.measure.backend import backend
 from tunefarm.measure.facts import Screening
 from tunefarm.measure.runner import (
     CheckRequest,
@@ -17,6 +18,7 @@ from tunefarm.measure.runner import (
 )
 from tunefarm.measure.steady import steady_from_environment
 
+backend()  # a device that is not there is found out before anything is asked of it
 _ARGUMENTS = kernel.Arguments()
 _STEADY = steady_from_environment()
 
@@ -50,7 +52,7 @@ def _place(request: PlaceRequest) -> list[dict[str, list[float]]]:
 
 def _named(request: str) -> float | bool:
     if request == "canary":
-        return kernel.canary()
+        return backend().canary()
     return _STEADY is None or _STEADY.there()
 
 

@@ -53,13 +53,13 @@ def package(
     *,
     traces: dict[str, str] | None,
     comparison: Comparison | None,
-    parity: Parity,
+    parity: Parity | None,
     conditions: dict[str, Any],
     protocol: dict[str, Any],
     wall_s: float,
 ) -> Packaged:
-    """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's;
-    `protocol` is what its numbers were measured by."""
+    """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's; without
+    `parity`, nobody has run it; `protocol` is what its numbers were measured by."""
     parts: dict[str, bytes | Path] = {
         LIBRARY: library.read_bytes(),
         WEIGHTS: weights.beside(library),
@@ -67,7 +67,7 @@ def package(
         "sbom.cdx.json": sbom(job, target, program),
         "evidence/measurements.parquet": evidence.measurements(journal, job.id, target),
         "evidence/verdicts.parquet": evidence.verdicts(journal, job.id, target),
-        "evidence/parity.json": _json(dataclasses.asdict(parity)),
+        "evidence/parity.json": _json(_parity(parity)),
         "evidence/environment.json": _json(
             {"device": target.device.to_dict(), "conditions": conditions, "protocol": protocol}
         ),
@@ -146,7 +146,7 @@ def _manifest(
     parts: dict[str, bytes | Path],
     traces: dict[str, str] | None,
     comparison: Comparison | None,
-    parity: Parity,
+    parity: Parity | None,
     wall_s: float,
 ) -> dict[str, Any]:
     shipped = "untuned" if traces is None else "tuned"
@@ -174,6 +174,7 @@ def _manifest(
             "machine": platform.machine(),
             "cpu_features": [f for f in device.features if _ISA.fullmatch(f)],
             "tvm_runtime": dict(device.toolchain)["tvm"],
+            **_gpu(target),
         },
         "toolchain": dict(device.toolchain),
         "threads": device.cores,
@@ -199,7 +200,7 @@ def _manifest(
             }
             for task in program.tasks
         ],
-        "result": {**_comparison(comparison), "parity": dataclasses.asdict(parity)},
+        "result": {**_comparison(comparison), "parity": _parity(parity)},
         "wall_s": round(wall_s, 3),
         "files": files,
     }
@@ -210,6 +211,22 @@ def _untuned(program: Program) -> Program:
     passes = [p for p in program.evidence["passes"] if p["detail"] not in ("layout", "program")]
     evidence_ = {**program.evidence, "layout": "as imported", "passes": passes}
     return dataclasses.replace(program, evidence=evidence_)
+
+
+def _gpu(target: JobTarget) -> dict[str, Any]:
+    """Which GPUs run it, and which driver it takes: machine code of one architecture runs on later
+    ones of the same major version; a driver runs what its own CUDA or an older one made."""
+    if target.resolved.kind != "cuda":
+        return {}
+    made_by = re.search(r"\b(?:nvcc|nvrtc)-(\d+)", target.toolchain)
+    assert made_by is not None, "a cuda target's toolchain names its compiler"
+    return {"gpu": {"arch": target.resolved.get("arch"), "cuda": int(made_by[1])}}
+
+
+def _parity(parity: Parity | None) -> dict[str, Any]:
+    if parity is None:
+        return {"max_abs_err": None, "max_rel_err": None, "passed": None}
+    return dataclasses.asdict(parity)
 
 
 def _verdict_row(row: dict[str, Any] | None) -> dict[str, Any]:
@@ -242,13 +259,13 @@ def summarise(
     path: Path,
     digest: str,
     comparison: Comparison | None,
-    parity: Parity,
+    parity: Parity | None,
     wall_s: float,
 ) -> dict[str, Any]:
     """The target's entry in `submit --json`."""
     name = target.name
     failures = Counter(row["kind"] for row in journal.failures(job.id, name))
-    finite = math.isfinite(parity.max_rel_err)
+    finite = parity is not None and math.isfinite(parity.max_rel_err)
     return {
         "artifact": str(path),
         "digest": digest,
@@ -257,9 +274,8 @@ def summarise(
         "failures": dict(sorted(failures.items())),
         **_comparison(comparison),
         "parity": {
-            "max_abs_err": parity.max_abs_err if finite else None,
-            "max_rel_err": parity.max_rel_err if finite else None,
-            "passed": parity.passed,
+            **_parity(parity),
+            **({} if finite else {"max_abs_err": None, "max_rel_err": None}),
         },
         "wall_s": round(wall_s, 3),
     }

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tunefarm.devices import cpu
+from tunefarm.devices.gpu_driver import gpu_misfits
 from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampered
 
 MANIFEST = "manifest.json"
@@ -203,6 +204,8 @@ def misfits(manifest: dict[str, Any]) -> list[str]:
     missing = sorted(set(host["cpu_features"]) - set(cpu.cpu_features()))
     if missing:
         found.append(f"this processor lacks {', '.join(missing)}")
+    if "gpu" in host:
+        found += gpu_misfits(host["gpu"]["arch"], host["gpu"]["cuda"])
     runtime = _runtime_version()
     if runtime is None:
         found.append(f"the TVM runtime is not installed (it needs {host['tvm_runtime']})")

@@ -54,7 +54,9 @@ class LoadedModel:
                 raise ArtifactIncompatible(
                     f"{bundle.path}: no memory for {size} bytes of weights: {error}"
                 ) from None
-        self._model = CompiledModel(unpack_library(bundle), constants)
+        self._model = CompiledModel(
+            unpack_library(bundle), constants, kind=str(bundle.manifest["target"]["kind"])
+        )
         self.timings: dict[str, float] = {"load": time.perf_counter() - started}
         self._calls = 0
 

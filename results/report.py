@@ -107,7 +107,7 @@ def _cards(summary: dict[str, Any], placed: dict[str, Any] | None) -> str:
         (_latency(summary["baseline_ms"]), "untuned, median"),
         (
             f"{parity['max_rel_err']:.1e}" if parity["max_rel_err"] is not None else "-",
-            "largest relative error" + ("" if parity["passed"] else " (too large)"),
+            "largest relative error" + (" (too large)" if parity["passed"] is False else ""),
         ),
         (str(summary["candidates"]), "candidates measured"),
         (f"{summary['wall_s']:.0f} s", "wall time"),

@@ -7,6 +7,7 @@ A parent run per job, a child run per target. What has been written is itself on
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from tunefarm.errors import TunefarmError
 from tunefarm.home import Home
+from tunefarm.measure.stats import Verdict
 from tunefarm.results import evidence, plots, report
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
@@ -223,13 +225,15 @@ class _Sync:
             numbers["speedup_low"], numbers["speedup_high"] = summary["speedup_ci95"]
         metrics = [Metric(k, float(v), stamp, 0) for k, v in numbers.items() if v is not None]
         self.client.log_batch(child, metrics=metrics)
-        prefixed = [Metric(f"{target.name}.{m.key}", m.value, stamp, 0) for m in metrics]
+        of = _metric_name(target.name)
+        prefixed = [Metric(f"{of}.{m.key}", m.value, stamp, 0) for m in metrics]
         self.client.log_batch(parent, metrics=prefixed)
         self.client.set_tag(child, "tunefarm.verdict", summary["verdict"])
         self.client.set_tag(child, "tunefarm.digest", artifact["digest"])
         path = Path(artifact["path"])
         self.client.log_artifact(child, str(path), "artifact")
-        self._register(child, target, path.name, artifact["digest"])
+        if summary["verdict"] != Verdict.UNMEASURED:  # nobody is to deploy what nobody has run
+            self._register(child, target, path.name, artifact["digest"])
 
     def _register(self, child: str, target: JobTarget, file: str, digest: str) -> None:
         """A version of the model's name; its alias is the target."""
@@ -286,6 +290,11 @@ class _Sync:
 def registered_name(job_name: str) -> str:
     """MLflow refuses some characters in the names of registered models."""
     return "".join("-" if c in "/:%" else c for c in job_name)
+
+
+def _metric_name(target: str) -> str:
+    """A metric's name may hold letters, digits, and ``_-. :/``."""
+    return re.sub(r"[^A-Za-z0-9_.: /-]", "-", target)
 
 
 def alias_of(target: str) -> str:

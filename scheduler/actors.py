@@ -43,6 +43,8 @@ from tunefarm.search.proposer import Proposer, Result, Taught
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 LOCK_EVERY_S = 0.5
+_LIKELY = 32
+"""Points that are tried, best first, until one can be applied."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,19 @@ class SearchWorker(Pulsed):
         return self._proposer(task).propose(count, in_flight)
 
     def likeliest(self, task: str) -> str | None:
-        """The trace of the point that the hardware model expects most of; None for a kernel that
-        no model knows, or whose space fails."""
+        """The trace of the point that the hardware model, corrected by what was learnt, expects
+        most of; None for a kernel that no model knows, or whose space fails."""
         from tunefarm.search.replay import load_workload
         from tunefarm.search.spaces import design_space
 
         try:
             space = design_space(
-                load_workload(workload_path(self._plan.program, task)), self._plan.target
+                load_workload(workload_path(self._plan.program, task)),
+                self._plan.target,
+                self._transfer,
             )
-            for one in sorted(space.modelled(), key=lambda one: one.seconds)[:3]:
+            points = sorted(space.modelled(), key=lambda one: one.learnt_s or one.seconds)
+            for one in points[:_LIKELY]:
                 proposal = space.realise(one.point, self._plan.seed)
                 if proposal is not None:
                     return proposal.trace

@@ -43,6 +43,7 @@ from tunefarm.scheduler.layout_trial import LayoutTrial
 from tunefarm.scheduler.progress import Reporter, Snapshot
 from tunefarm.scheduler.state import Limits
 from tunefarm.scheduler.target_run import TargetRun
+from tunefarm.scheduler.unmeasured import UnmeasuredRun
 
 TRACKER_LIMIT_S = 180.0
 QUIET_LIMIT_S = 30.0
@@ -149,18 +150,19 @@ class _Driver:
 
     def run(self) -> JobResult:
         targets = self.journal.targets(self.job.id)
+        measured = [t for t in targets if not t.device.is_none]
         if self.measures_here:
-            self._check_devices(targets)
+            self._check_devices(measured)
         refuse_withdrawn(self.journal, self.job.id)
         if self.measures_here:  # on a farm, units are taken where they are
-            self._take_devices(targets)
+            self._take_devices(measured)
         self.epoch = self.journal.drive(self.job.id)
         self.spent_s = self.journal.spent_s(self.job.id)
         self.started = time.monotonic()
         self.journal.add_event(self.job.id, "running", pid=os.getpid(), epoch=self.epoch)
         self._show("import")
-        devices = {t.device.id for t in targets} if self.measures_here else set()
-        cores = max(t.device.cores for t in targets) if self.measures_here else cpu.usable_cores()
+        devices = {t.device.id for t in measured} if self.measures_here else set()
+        cores = max([t.device.cores for t in measured if devices] or [cpu.usable_cores()])
         # The first import runs while Ray starts: both take seconds, neither needs the other.
         importing = Importing(self._import_request(targets[0]))
         try:
@@ -281,7 +283,25 @@ class _Driver:
         finally:
             importing.close()
 
+    def _build_only(self, target: JobTarget, program: Program) -> Packaged:
+        transfer, _ = learning.begin(self.home, self.job)
+        self._show("build")
+        return UnmeasuredRun(
+            self.home,
+            self.journal,
+            self.job,
+            target,
+            program,
+            Protocol(**self.job.protocol),
+            self._directory(target),
+            transfer,
+            self.check,
+            lambda text: self.reporter.line(f"{target.name}: {text}"),
+        ).run()
+
     def _run_target(self, target: JobTarget, program: Program, targets_left: int) -> Packaged:
+        if target.device.is_none:
+            return self._build_only(target, program)
         protocol = Protocol(**self.job.protocol)
         here = target.device.host == cpu.host_name()
         builders = cpu.usable_cores() if self.exchange else target.device.cores

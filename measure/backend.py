@@ -1,0 +1,208 @@
+"""What a process measures on, the processor or a GPU: where arrays lie, when a call is over, and
+whose clock times it. Needs the TVM runtime alone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+import tvm
+
+from tunefarm.devices.cpu import cache_sizes, usable_cores
+from tunefarm.measure.pinning import pin_caller
+from tunefarm.measure.runner import KIND
+
+_CANARY_BYTES = 64 << 20
+
+
+class Backend(Protocol):
+    """One device of this machine.
+
+    Attributes:
+        device: TVM's.
+    """
+
+    device: Any
+
+    def caches(self) -> tuple[int, int]:
+        """Bytes of what is near (all cores' own), and of the last one, which is shared."""
+        ...
+
+    def finish(self) -> None:
+        """Returns when all that was asked for is done.
+
+        Raises:
+            Exception: what a kernel did that it may not; the process is of no use after it.
+        """
+        ...
+
+    def after_kernel(self) -> None:
+        """Called once a kernel was called."""
+        ...
+
+    def seconds(self, calls: Callable[[], None]) -> float:
+        """That `calls` take, from the first one's start to the last one's end."""
+        ...
+
+    def canary(self) -> float:
+        """Median seconds of a fixed small piece of work."""
+        ...
+
+    def conditions(self) -> dict[str, Any]:
+        """Clocks, temperature and the like, right now; empty where nobody tells."""
+        ...
+
+
+class Processor:
+    """The processor: a call is over when it returns."""
+
+    def __init__(self) -> None:
+        self.device = tvm.cpu()
+
+    def caches(self) -> tuple[int, int]:
+        _, second, third = cache_sizes()
+        return usable_cores() * second, third
+
+    def finish(self) -> None:
+        pass
+
+    def after_kernel(self) -> None:
+        pin_caller()  # a whole model is timed as its users run it, kernels are timed alone
+
+    def seconds(self, calls: Callable[[], None]) -> float:
+        started = time.perf_counter()
+        calls()
+        return time.perf_counter() - started
+
+    def canary(self) -> float:
+        generator = np.random.default_rng(0)
+        left, right = (generator.random((384, 384), dtype=np.float32) for _ in range(2))
+        return _median([self.seconds(lambda: _ignore(left @ right)) for _ in range(7)])
+
+    def conditions(self) -> dict[str, Any]:
+        return {}
+
+
+class Gpu:
+    """The first GPU: calls return before they are done, and its own events time them."""
+
+    def __init__(self) -> None:
+        from tunefarm.devices.cuda_runtime import load_cuda_runtime
+
+        load_cuda_runtime()
+        self.device = tvm.cuda(0)
+        self._events = _Events()
+        self._copied: tuple[Any, Any] | None = None
+        self.finish()
+
+    def caches(self) -> tuple[int, int]:
+        size = int(getattr(self.device, "l2_cache_size_bytes", 0) or 0) or 64 << 20
+        return size, size
+
+    def finish(self) -> None:
+        self.device.sync()
+
+    def after_kernel(self) -> None:
+        self.finish()
+
+    def seconds(self, calls: Callable[[], None]) -> float:
+        return self._events.seconds(calls)
+
+    def canary(self) -> float:
+        """Of a copy inside its memory."""
+        if self._copied is None:
+            shape = (_CANARY_BYTES,)
+            made = [tvm.runtime.empty(shape, "uint8", self.device) for _ in range(2)]
+            self._copied = (made[0], made[1])
+        source, target = self._copied
+        return _median([self.seconds(lambda: _ignore(source.copyto(target))) for _ in range(7)])
+
+    def conditions(self) -> dict[str, Any]:
+        return nvml_conditions()
+
+
+def _ignore(_: Any) -> None:
+    """For its effect."""
+
+
+def _median(times: list[float]) -> float:
+    return float(np.median(times))
+
+
+@cache
+def backend(kind: str | None = None) -> Backend:
+    """Of this process: of the `kind` that its parent named, or the processor."""
+    kind = kind or os.environ.get(KIND, "llvm")
+    return Gpu() if kind == "cuda" else Processor()
+
+
+class _Events:
+    """Two of CUDA's events, on the stream that TVM launches on: the default one."""
+
+    def __init__(self) -> None:
+        self._runtime = _cuda_runtime()
+        self._pair = [ctypes.c_void_p(), ctypes.c_void_p()]
+        for event in self._pair:
+            self._check(self._runtime.cudaEventCreate(ctypes.byref(event)))
+
+    def seconds(self, calls: Callable[[], None]) -> float:
+        begin, end = self._pair
+        self._check(self._runtime.cudaEventRecord(begin, None))
+        calls()
+        self._check(self._runtime.cudaEventRecord(end, None))
+        self._check(self._runtime.cudaEventSynchronize(end))
+        elapsed_ms = ctypes.c_float()
+        self._check(self._runtime.cudaEventElapsedTime(ctypes.byref(elapsed_ms), begin, end))
+        return elapsed_ms.value * 1e-3
+
+    def _check(self, code: int) -> None:
+        if code:
+            self._runtime.cudaGetErrorString.restype = ctypes.c_char_p
+            words = self._runtime.cudaGetErrorString(code) or b"?"
+            raise RuntimeError(f"CUDA: {words.decode()} ({code})")
+
+
+def _cuda_runtime() -> ctypes.CDLL:
+    """CUDA's own runtime library: TVM's has loaded it."""
+    for line in _maps():
+        if "libcudart.so" in line:
+            return ctypes.CDLL(line.split()[-1])
+    return ctypes.CDLL("libcudart.so.13")
+
+
+def _maps() -> Sequence[str]:
+    with open("/proc/self/maps") as file:
+        return file.read().splitlines()
+
+
+_NVML_CLOCKS = {"clock_sm_mhz": 1, "clock_memory_mhz": 2}
+
+
+def nvml_conditions() -> dict[str, Any]:
+    """Of the first GPU, from the driver's management library; empty where there is none."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2():
+            return {}
+        handle = ctypes.c_void_p()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)):
+            return {}
+    except (OSError, AttributeError):
+        return {}
+    found: dict[str, Any] = {}
+    number, many = ctypes.c_uint(), ctypes.c_ulonglong()
+    for name, which in _NVML_CLOCKS.items():
+        if not nvml.nvmlDeviceGetClockInfo(handle, which, ctypes.byref(number)):
+            found[name] = number.value
+    if not nvml.nvmlDeviceGetTemperature(handle, 0, ctypes.byref(number)):
+        found["temperature_c"] = number.value
+    if not nvml.nvmlDeviceGetPowerUsage(handle, ctypes.byref(number)):
+        found["power_w"] = number.value / 1e3
+    if not nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle, ctypes.byref(many)):
+        found["throttle_reasons"] = hex(many.value)
+    return found

@@ -1,0 +1,50 @@
+"""What is known of GPUs without one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunefarm.devices.gpu import arch_of, completed
+from tunefarm.devices.gpu_driver import Driver, gpu_misfits
+from tunefarm.devices.target import make_target, parse_target
+from tunefarm.errors import UnsupportedTarget
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_120"])
+def test_a_target_is_completed_with_its_limits(arch: str) -> None:
+    target = completed(parse_target(f"cuda:arch={arch}"))
+    assert target.get("arch") == arch
+    assert target.get("max_threads_per_block") == 1024
+    assert target.get("registers_per_block") == 65536
+    assert target.get("max_shared_memory_per_block") == 49152
+    assert arch_of(target).warp == 32
+
+
+def test_what_a_target_says_itself_is_kept() -> None:
+    named = make_target("cuda", {"arch": "sm_80", "max_threads_per_block": 512})
+    assert completed(named).get("max_threads_per_block") == 512
+
+
+@pytest.mark.parametrize("text", ["cuda", "cuda:arch=sm_21", "cuda:arch=volta", "cuda:arch=80"])
+def test_an_architecture_that_is_not_known_is_refused(text: str) -> None:
+    with pytest.raises(UnsupportedTarget, match="architecture"):
+        completed(parse_target(text))
+
+
+@pytest.mark.parametrize(
+    ("arch", "cuda", "here", "words"),
+    [
+        ("sm_80", 13, Driver(13, ((8, 0),)), []),
+        ("sm_80", 12, Driver(13, ((8, 6),)), []),
+        ("sm_80", 13, Driver(13, ((7, 5), (8, 9))), []),
+        ("sm_86", 13, Driver(13, ((8, 0),)), ["sm_80"]),
+        ("sm_80", 13, Driver(13, ((9, 0),)), ["sm_90"]),
+        ("sm_90a", 13, Driver(12, ((9, 0),)), ["driver for CUDA 13"]),
+        ("sm_120", 13, Driver(12, ((8, 0),)), ["sm_80", "CUDA 13"]),
+        ("sm_80", 13, Driver(13, ()), ["shows none"]),
+    ],
+)
+def test_machine_code_runs_on_later_ones_of_its_major_version(arch, cuda, here, words) -> None:
+    found = gpu_misfits(arch, cuda, here)
+    assert len(found) == len(words)
+    assert all(word in line for word, line in zip(words, found, strict=True))

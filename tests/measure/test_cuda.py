@@ -1,0 +1,207 @@
+"""Machine code for GPUs, made on a machine without one; most of it needs no CUDA library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tunefarm.devices.gpu import completed
+from tunefarm.devices.target import parse_target
+from tunefarm.errors import UnsupportedTarget
+from tunefarm.measure import cuda
+from tunefarm.measure.build import Builder, BuildRequest
+from tunefarm.measure.cuda import CudaError, Resources, block_sizes, code_sizes, read_report
+
+SAID = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'first_kernel' for 'sm_80'
+ptxas info    : Function properties for first_kernel
+    16 bytes stack frame, 24 bytes spill stores, 40 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 6912 bytes smem, 376 bytes cmem[0]
+ptxas info    : Compiling entry function 'second_kernel' for 'sm_80'
+ptxas info    : Function properties for second_kernel
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, 376 bytes cmem[0]
+"""
+
+
+def _compiler() -> str:
+    try:
+        return cuda.cuda_compiler()
+    except UnsupportedTarget as error:
+        return "" if "nothing here compiles CUDA" in error.message else "broken"
+
+
+needs_compiler = pytest.mark.skipif(
+    not _compiler(), reason="nothing here compiles CUDA: no nvcc on the path, and no NVRTC"
+)
+
+
+def test_the_compilers_report_is_read() -> None:
+    assert read_report(SAID, {"first_kernel": 512}, {"second_kernel": 128}) == (
+        Resources("first_kernel", 255, 6912, 64, 16, 512, 0),
+        Resources("second_kernel", 32, 0, 0, 0, 0, 128),
+    )
+    assert read_report("nothing of interest", {}, {}) == ()
+
+
+def test_the_size_of_a_block_is_in_the_source() -> None:
+    source = 'extern "C" __global__ void __launch_bounds__(256) main_kernel(float* A) {'
+    assert block_sizes(source) == {"main_kernel": 256}
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"//\n.version 9.0\n"])
+def test_what_is_no_machine_code_is_refused(data: bytes) -> None:
+    with pytest.raises(CudaError, match="no 64-bit ELF"):
+        code_sizes(data)
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(cuda, "_nvrtc", lambda: None)
+    cuda.cuda_compiler.cache_clear()
+    try:
+        with pytest.raises(UnsupportedTarget, match="no nvcc on the path") as error:
+            cuda.cuda_compiler()
+        assert "tunefarm[cuda]" in error.value.hint
+    finally:
+        cuda.cuda_compiler.cache_clear()
+
+
+@needs_compiler
+def test_a_source_that_is_wrong_is_refused_in_the_compilers_words() -> None:
+    with pytest.raises(CudaError, match="undefined"):
+        cuda.compile_cuda('extern "C" __global__ void f(float* x) { x[0] = missing; }', "sm_80")
+
+
+@needs_compiler
+def test_machine_code_and_its_report() -> None:
+    source = (
+        'extern "C" __global__ void __launch_bounds__(64) scale(float* x) '
+        "{ __shared__ float s[64]; s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); "
+        "x[threadIdx.x] = 2.0f * s[63 - threadIdx.x]; }"
+    )
+    made = cuda.compile_cuda(source, "sm_90")
+    assert made.cubin[:4] == b"\x7fELF"
+    (one,) = made.resources
+    assert (one.kernel, one.threads, one.shared_bytes, one.spill_bytes) == ("scale", 64, 256, 0)
+    assert one.registers > 0
+    assert one.code_bytes > 0
+    assert cuda.compile_cuda(source, "sm_90").cubin == made.cubin
+
+
+@pytest.fixture(scope="module")
+def builder():
+    made = Builder(120.0)
+    yield made
+    made.close()
+
+
+def _product(size: int, dtype: str):
+    import tvm
+    from tvm import te
+
+    a, b = (te.placeholder((size, size), name=n, dtype=dtype) for n in "ab")
+    k = te.reduce_axis((0, size))
+    c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+    function = te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
+    return tvm.IRModule({"main": function})
+
+
+@pytest.mark.tvm
+@needs_compiler
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_candidates_are_built_with_machine_code_inside(
+    arch, dtype, builder: Builder, tmp_path: Path
+) -> None:
+    """The untuned kernel, and the likeliest schedules of plain and of tensor cores."""
+    import tvm
+
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    target = completed(parse_target(f"cuda:arch={arch}"))
+    workload = _product(256, dtype)
+    path = tmp_path / "workload.json"
+    path.write_text(tvm.ir.save_json(workload))
+    space = design_space(workload, target)
+    traces, rules = {"": ""}, set()
+    for number, one in enumerate(sorted(space.modelled(), key=lambda one: one.seconds)):
+        proposal = space.realise(one.point, number)
+        if proposal is None:
+            continue
+        assert proposal.point == one.point
+        assert space.locate(proposal.trace) is not None
+        kind = replay.rules_of(proposal.trace)
+        if kind not in rules:
+            rules.add(kind)
+            traces[kind or "plain"] = proposal.trace
+        if len(rules) == (2 if dtype == "float16" else 1):
+            break
+    assert rules == ({"", replay.TENSOR_CORES} if dtype == "float16" else {""})
+    for name, trace in traces.items():
+        library = tmp_path / f"{name or 'untuned'}.so"
+        outcome = builder.build(BuildRequest(path, target, trace, library))
+        assert outcome.failure is None, outcome.failure
+        assert outcome.library is not None
+        (one,) = outcome.library.resources
+        assert 0 < one.registers <= 255
+        assert 32 <= one.threads <= 1024
+        content = library.read_bytes()
+        assert f"sm_{arch[3:]}".encode() in content or b"\x7fELF" in content[64:]
+        assert b"__global__" not in content, "the source is still in it"
+
+
+@pytest.mark.tvm
+@needs_compiler
+def test_a_schedule_that_fits_no_block_is_dropped(tmp_path: Path) -> None:
+    """Before it is built where the space knows it, else before it is measured."""
+    import tvm
+
+    from tunefarm.search.spaces.generic import GenericSpace
+    from tunefarm.search.tiles import random_point
+
+    target = completed(parse_target("cuda:arch=sm_80"))
+    workload = _product(512, "float32")
+    space = GenericSpace(workload, target)
+    knobs = space.sketches[0]
+    import random
+
+    point = random_point((knobs,), random.Random(0))
+    values = list(point.values)
+    values[0] = values[1] = (1, 1, 512, 1, 1)  # 262144 threads
+    assert space.realise(type(point)(0, tuple(values)), 0) is None
+    assert json.loads(tvm.ir.save_json(workload))
+
+
+@pytest.mark.tvm
+def test_machine_code_takes_the_place_of_the_source() -> None:
+    """Needs no CUDA at all: what TVM writes is what `cubin` expects."""
+    import os
+
+    import tvm
+    import tvm_ffi
+
+    from tunefarm.measure import cubin
+    from tunefarm.search.replay import by_default, tvm_target
+
+    assert os.environ["TVM_COMPILE_FORCE_FALLBACK"] == "1"
+    target = completed(parse_target("cuda:arch=sm_80"))
+    built = tvm.tirx.build(by_default(_product(64, "float32"), target), target=tvm_target(target))
+    (device,) = cubin.device_modules(built)
+    source = device.inspect_source().encode()
+    pack = tvm_ffi.get_global_func("runtime.ModulePackImportsToTensor")
+    blob = pack(built).numpy().tobytes()
+    made = cubin.with_machine_code(blob, source, b"machine code")
+    assert int.from_bytes(made[:8], "little") == len(made) - 8
+    assert source not in made
+    assert made.endswith((5).to_bytes(8, "little") + b"cubin" + made[made.index(b"cubin") + 5 :])
+    assert made.endswith((12).to_bytes(8, "little") + b"machine code")
+    # All but lengths, format and code is as it was.
+    assert len(blob) - len(made) == len(source) - len(b"machine code") - 1
+    for bad in (blob[:-1], blob.replace(source, source[:-1]), blob + blob):
+        with pytest.raises(cubin.EmbedError):
+            cubin.with_machine_code(bad, source, b"machine code")
