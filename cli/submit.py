@@ -322,7 +322,7 @@ def _unserved(target: Target, home: Home) -> JobTarget:
     """A target to build for without a device.
 
     Raises:
-        UsageError: it does not say for which processor.
+        UsageError: it is for a processor.
         UnsupportedTarget: see `devices.gpu.arch_of`; or nothing here compiles for it.
     """
     from tunefarm.devices.device import no_device
@@ -332,12 +332,12 @@ def _unserved(target: Target, home: Home) -> JobTarget:
     from tunefarm.results.facts import JobTarget
 
     (builder, *_) = local_devices(home)
-    if target.kind != "cuda" and not (target.get("mcpu") and target.get("num-cores")):
+    if target.kind != "cuda":
         raise UsageError(
-            f"target {target.text!r}: to be built for without a device, it must say what it is",
-            hint="Write llvm:mcpu=icelake-server:num-cores=8.",
+            f"target {target.text!r}: without a device only cuda is built for",
+            hint="What a processor must have to run the artifact is read off the device.",
         )
-    resolved = completed(target) if target.kind == "cuda" else target
+    resolved = completed(target)
     device = no_device(resolved, builder)
     return JobTarget(target.text, resolved, device, _toolchain(target, builder))
 

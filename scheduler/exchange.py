@@ -33,8 +33,6 @@ from tunefarm.scheduler.shipping import Depot
 
 SIZE = 48
 """Measurements that a bundle holds at most."""
-SETTLE_S = 10.0
-"""After which a bundle goes out that is not full: builders have nothing more for it."""
 _POLL_S = 0.5
 _SLOT = "#"
 
@@ -71,7 +69,6 @@ class Exchange:
     say: Callable[[str], None]
     runtime: Mapping[str, Path] = field(default_factory=dict)
     size: int = SIZE
-    settle_s: float = SETTLE_S
     _asked: dict[str, tuple[Assignment, Any]] = field(default_factory=dict)
     """By key, questions that nobody has answered yet."""
     _due: list[str] = field(default_factory=list)
@@ -79,7 +76,6 @@ class Exchange:
     _out: list[_Out] = field(default_factory=list)
     _known: dict[str, Any] = field(default_factory=dict)
     """Answers that came before they were asked for, in this life."""
-    _given: float = 0.0
     _news: list[Heard] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -98,7 +94,6 @@ class Exchange:
     def give(self, assignment: Assignment, request: Any) -> None:
         key = self._key(request)
         self._asked[key] = (assignment, request)
-        self._given = time.monotonic()
         if key in self._known:
             self._news.append(self._answered(key, self._known.pop(key), None))
         elif not any(key in one.keys for one in self._out):
@@ -110,19 +105,15 @@ class Exchange:
             request = replace(request, incumbent_s=None)
         return hashlib.sha256(canonical(request, self.root).encode()).hexdigest()
 
-    def wait(self, limit_s: float) -> list[Heard]:
-        """What has come back, after at most `limit_s` seconds."""
-        until = time.monotonic() + limit_s
-        while True:
-            for one in list(self._out):
-                self._look_for(one)
-            settled = time.monotonic() - self._given > self.settle_s
-            if self._due and (settled or len(self._asked) >= self.size):
-                self._send()
-            if self._news or time.monotonic() >= until:
-                heard, self._news = self._news, []
-                return heard
-            time.sleep(min(_POLL_S, max(0.0, until - time.monotonic())))
+    def hear(self, more: bool) -> list[Heard]:
+        """What has come back. A bundle goes out when it is full, or when no `more` is on its way to
+        it: nothing is being proposed or built."""
+        for one in list(self._out):
+            self._look_for(one)
+        if self._due and (not more or len(self._asked) >= self.size):
+            self._send()
+        heard, self._news = self._news, []
+        return heard
 
     def _send(self) -> None:
         keys, self._due = self._due, []

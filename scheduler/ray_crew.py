@@ -182,7 +182,7 @@ class RayCrew:
     def wait(self, limit_s: float) -> list[Heard]:
         heard, self._news = self._news, []
         if self.exchange is not None:
-            heard += self.exchange.wait(0.0)
+            heard += self.exchange.hear(self._is_making())
         waiting = [*self._asked, *self.fleet.coming]
         if waiting:
             ray.wait(waiting, num_returns=1, timeout=0.0 if heard else limit_s)
@@ -196,6 +196,11 @@ class RayCrew:
         for one in waiting:
             self.give(*one)
         return heard
+
+    def _is_making(self) -> bool:
+        """Whether anything is being proposed or built."""
+        making = (one.assignment.instruction for one in self._asked.values())
+        return bool(self._waiting) or any(isinstance(one, Propose | Build) for one in making)
 
     def _heard(self, reference: Any) -> list[Heard]:
         if reference in self.fleet.coming:

@@ -1,0 +1,179 @@
+"""Jobs whose devices no network leads to: real bundles, a real processor, and a GPU on paper."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import models
+from tests.command import finish, start, tunefarm
+from tests.measure.test_bundle import SimulatedDevice
+from tests.measure.test_cuda import needs_compiler
+from tunefarm.devices.device import Device
+from tunefarm.devices.gpu import completed
+from tunefarm.devices.target import parse_target
+from tunefarm.home import Home
+from tunefarm.measure.bundle import read_bundle
+from tunefarm.measure.bundle_run import run_bundle
+from tunefarm.measure.facts import Checked, Screening
+from tunefarm.measure.gate import Parity
+from tunefarm.measure.runner import ScreenOutcome
+from tunefarm.results.bundle import open_bundle
+from tunefarm.results.journal import Journal
+from tunefarm.scheduler.exchange import report_of
+
+pytestmark = pytest.mark.tvm  # it starts Ray too, but nothing here is timed
+GPU = "cuda:arch=sm_90"
+
+
+class SimulatedGpu(SimulatedDevice):
+    """Times by the digest of what would run; the untuned one is slow. It computes nothing: what it
+    says of results is on paper as well."""
+
+    def screen(self, request) -> ScreenOutcome:
+        content = request.library.path.read_bytes()
+        assert b"\x7fELF" in content[64:], "no machine code for the GPU"
+        if request.make_reference:
+            request.facts.reference.parent.mkdir(parents=True, exist_ok=True)
+            request.facts.reference.write_bytes(b"a reference")
+        assert request.facts.reference.exists()
+        return ScreenOutcome(Screening(self._times(content, request.make_reference), False), None)
+
+    def _times(self, content: bytes, untuned: bool) -> tuple[float, ...]:
+        seconds = 1e-3 if untuned else 1e-4 * (1 + sum(content) % 97 / 97)
+        return seconds, seconds * 1.01, seconds * 0.99
+
+    def race(self, request) -> dict[str, dict[str, list[float]]]:
+        return {
+            facts.task: {
+                name: list(self._times(library.path.read_bytes(), number == 0))
+                for number, (name, library) in enumerate(entries)
+            }
+            for facts, entries in request.kernels
+        }
+
+    def place(self, request) -> list[dict[str, list[float]]]:
+        return []
+
+    def model(self, request) -> dict[str, list[float]]:
+        assert b"\x7fELF" in request.tuned.read_bytes()[64:]
+        return {"base": [2e-3, 2.01e-3, 1.99e-3], "tuned": [1e-3, 1.01e-3, 0.99e-3]}
+
+    def check(self, request) -> Checked:
+        return Checked(request.libraries[0], Parity(0.0, 0.0, True), None)
+
+
+@contextmanager
+def carried(directory: Path, device: Device) -> Iterator[Counter[str]]:
+    """Somebody who carries bundles to the GPU, and brings the reports back: how many of which job
+    (or probe)."""
+    over, found = threading.Event(), Counter[str]()
+    gpu = replace(device, target=completed(parse_target(GPU)), sku="Paper GPU", id="paper-gpu")
+
+    def carry() -> None:
+        while not over.wait(0.2):
+            for bundle in directory.glob("[!.]*.bundle"):
+                if not report_of(bundle).exists():
+                    found[read_bundle(bundle).job] += 1
+                    run_bundle(bundle, report_of(bundle), lambda _: None, gpu, SimulatedGpu())
+
+    thread = threading.Thread(target=carry)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+@needs_compiler
+def test_a_gpu_that_no_network_leads_to(tmp_path: Path, device: Device) -> None:
+    """A whole job; interrupted while its first bundle is away, it takes the report when it goes
+    on."""
+    env = {"TUNEFARM_HOME": str(tmp_path / "home"), "TUNEFARM_CACHE": str(tmp_path / "cache")}
+    model = models.single_matmul(tmp_path / "matmul.onnx", 96)
+    lab = tmp_path / "lab"
+    with carried(lab, device):
+        process = start(
+            *("submit", model, "--targets", GPU, "--trials", 6, "--measure-by-bundle", lab),
+            **env,
+        )
+        while not list(lab.glob("probe*.report")):
+            time.sleep(0.1)
+    while not list(lab.glob("matmul-*.bundle")):
+        time.sleep(0.1)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    interrupted = finish(process)
+    assert interrupted.code == 130, interrupted.err
+    (row,) = tunefarm("jobs", "--json", **env).json["jobs"]
+    job = row["job"]
+    stick = tmp_path / "stick"
+    assert tunefarm("measure", "export", job, stick, **env).code == 0
+    (first,) = stick.glob("*.bundle")
+    with carried(stick, device):
+        while not report_of(first).exists():
+            time.sleep(0.1)
+    taken = tunefarm("measure", "import", report_of(first), "--json", **env).json
+    assert taken == {"job": job, "answers": 1, "running": False}
+    with carried(lab, device) as bundles:
+        done = tunefarm("resume", job, "--json", **env)
+    assert done.code == 0, done.err[-3000:]
+    row = done.json["targets"][GPU]
+    assert row["verdict"] == "FASTER"
+    assert row["speedup"] == pytest.approx(2.0, rel=0.05)
+    assert row["candidates"] == 6
+    assert set(bundles) == {job}
+    assert bundles[job] >= 5, "candidates, race, held-out runs, the model, its check"
+    journal = Journal(Home(tmp_path / "home"))
+    assert {one.unit for one in journal.measurements(job, GPU)} == {"paper-gpu"}
+    (target,) = journal.targets(job)
+    assert target.device.sku == "Paper GPU"
+    assert "nvcc" in target.toolchain or "nvrtc" in target.toolchain
+    journal.close()
+    manifest = open_bundle(Path(row["artifact"])).manifest
+    assert manifest["requires"]["gpu"]["arch"] == "sm_90"
+
+
+@needs_compiler
+def test_a_target_without_a_device_is_built_and_never_promoted(tmp_path: Path) -> None:
+    env = {"TUNEFARM_HOME": str(tmp_path / "home"), "TUNEFARM_CACHE": str(tmp_path / "cache")}
+    model = models.single_matmul(tmp_path / "matmul.onnx", 96)
+    done = tunefarm("submit", model, "--targets", GPU, "--no-device", "build", "--json", **env)
+    assert done.code == 0, done.err[-3000:]
+    row = done.json["targets"][GPU]
+    assert row["verdict"] == "UNMEASURED"
+    assert row["speedup"] is None
+    assert row["parity"] == {"max_abs_err": None, "max_rel_err": None, "passed": None}
+    manifest = open_bundle(Path(row["artifact"])).manifest
+    assert manifest["kernels"][0]["tuned"]
+    assert manifest["device"]["sku"] == ""
+    pulled = tunefarm("artifacts", "pull", "matmul", "-o", tmp_path / "release", **env)
+    assert pulled.code != 0, "what nobody has run must not be released"
+
+
+def test_options_that_do_not_go_together_are_refused(tmp_path: Path, home: Home) -> None:
+    model = models.single_matmul(tmp_path / "matmul.onnx", 16)
+    for options in (
+        ("--measure-by-bundle", tmp_path / "lab"),
+        ("--measure-by-bundle", tmp_path / "lab", "--trials", 3, "--budget", "5m"),
+        ("--measure-by-bundle", tmp_path / "lab", "--trials", 3, "--farm", "http://host:1"),
+    ):
+        done = tunefarm("submit", model, *options)
+        assert done.code == 2
+        assert "--measure-by-bundle" in done.err
+    done = tunefarm("submit", model, "--targets", "cuda:arch=sm_11", "--no-device", "build")
+    assert done.code == 4
+    assert "no architecture 'sm_11' is known" in done.err
+    done = tunefarm("submit", model, "--targets", "cuda", "--no-device", "build")
+    assert done.code == 4
+    assert "names no architecture" in done.err
+    assert not (tmp_path / "lab").exists()
