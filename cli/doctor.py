@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 from tunefarm.cli.common import json_option, show_json
-from tunefarm.errors import JobError, TunefarmError
+from tunefarm.errors import JobError, TunefarmError, UnsupportedTarget
 from tunefarm.home import Home
 
 _TVM, _FFI = "0.27.0.post1", "0.1.14.post1"
@@ -86,6 +86,16 @@ def _compiler() -> str:
     return build_and_run()
 
 
+def _cuda() -> str:
+    """Not everybody builds for GPUs."""
+    from tunefarm.measure.cuda import cuda_compiler
+
+    try:
+        return cuda_compiler()
+    except UnsupportedTarget as error:
+        return f"none, and none is needed for processors ({error.hint})"
+
+
 _CHECKS: dict[str, Callable[[], str]] = {
     "python": _python,
     "tvm": _tvm,
@@ -97,6 +107,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "journal": _journal,
     "devices": _device,
     "build and run": _compiler,
+    "for GPUs": _cuda,
 }
 
 

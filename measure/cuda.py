@@ -123,9 +123,13 @@ def _errors(said: str) -> str:
 
 @cache
 def _nvrtc() -> ctypes.CDLL | None:
-    roots = _packages()
-    files = [f for root in roots for f in sorted(root.glob("**/libnvrtc.so.*")) if f.is_file()]
-    for name in [*map(str, files), "libnvrtc.so.13", "libnvrtc.so.12"]:
+    for root in _packages():
+        for file in sorted(root.glob("**/libnvrtc.so.*")):
+            # It opens this one by its name alone.
+            for part in file.parent.glob("libnvrtc-builtins.so.*"):
+                ctypes.CDLL(str(part))
+            return ctypes.CDLL(str(file))
+    for name in ("libnvrtc.so.13", "libnvrtc.so.12"):
         try:
             return ctypes.CDLL(name)
         except OSError:

@@ -33,6 +33,8 @@ from tunefarm.scheduler.shipping import Depot
 
 SIZE = 48
 """Measurements that a bundle holds at most."""
+WHEELS = "wheels"
+"""Below the exchange's directory, for Pythons of other versions: see `runtime_files`."""
 _POLL_S = 0.5
 _SLOT = "#"
 
@@ -194,7 +196,8 @@ def await_device(directory: Path, target: Target, say: Callable[[str], None]) ->
     path = directory / f"probe-{_in_a_name(target)}.bundle"
     report = report_of(path)
     if not report.exists():
-        write_bundle(path, "probe", target, "", (), directory, (), runtime_files())
+        runtime = runtime_files(directory / WHEELS)
+        write_bundle(path, "probe", target, "", (), directory, (), runtime)
         say(f"which device is it? Run there: python {path.name}")
         say(f"waiting for {report}")
     while not report.exists():

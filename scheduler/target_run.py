@@ -34,7 +34,7 @@ from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
 from tunefarm.scheduler.conductor import Conductor
 from tunefarm.scheduler.crew import Heard
-from tunefarm.scheduler.exchange import Exchange, device_of
+from tunefarm.scheduler.exchange import WHEELS, Exchange, device_of
 from tunefarm.scheduler.finals import Finals
 from tunefarm.scheduler.fleet import Plan
 from tunefarm.scheduler.leases import Leases
@@ -208,7 +208,8 @@ class TargetRun:
     def _exchange(self, directory: Path) -> Exchange:
         root = self.home.job_dir(self.job.id)
         device, resolved = self.target.device, self.target.resolved
-        return Exchange(directory, root, resolved, device, self._say, runtime_files())
+        runtime = runtime_files(directory / WHEELS)
+        return Exchange(directory, root, resolved, device, self._say, runtime)
 
     def _leave_lessons(self) -> None:
         """For later jobs; that they cannot be had is no reason to lose this one."""

@@ -296,5 +296,16 @@ def test_a_bundle_runs_with_python_and_numpy_alone(tmp_path: Path) -> None:
     assert sys.version_info[:2] == tuple(map(int, _python(report).split(".")[:2]))
 
 
+def test_the_runtime_has_no_compiler_and_can_have_parts_for_other_pythons(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "apache_tvm_ffi-cp399.whl", "w") as wheel:
+        wheel.writestr("tvm_ffi/core.cpython-399-x86_64-linux-gnu.so", b"for another Python")
+        wheel.writestr("tvm_ffi/registry.py", b"not from here")
+    plain, more = runtime_files(), runtime_files(tmp_path)
+    assert set(more) - set(plain) == {"tvm_ffi/core.cpython-399-x86_64-linux-gnu.so"}
+    assert {n: p for n, p in more.items() if n in plain} == plain
+    assert {"__main__.py", "tvm/lib/libtvm_runtime.so", "tunefarm/measure/serve.py"} <= set(plain)
+    assert not any("compiler.so" in name or name.startswith("tunefarm/search") for name in plain)
+
+
 def _python(report: Report) -> str:
     return dict(report.device.toolchain)["python"]

@@ -1,0 +1,234 @@
+"""Kernels for GPUs, built on a machine that has none.
+
+    python benchmarks/crossbuild.py RESULTS.json [--archs sm_80,sm_90] [--tried 4]
+
+Matrix product, convolution, softmax, layer normalisation and the two products of attention, in fp32
+and fp16, one product in int8 too: the untuned kernel (DLight's default) and the first schedules of
+its design space, in the order of the hardware model where it has one. Each is compiled to machine
+code, whose registers, shared memory, spills and size are the compiler's own word; `cuobjdump`,
+where it is found (on the path or in NVIDIA's Python package), is asked whether the library's code
+is for the architecture. Nothing is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import te, topi
+
+from tunefarm.devices.gpu import completed
+from tunefarm.devices.target import Target, parse_target
+from tunefarm.home import write_atomically
+from tunefarm.measure.build import Builder, BuildRequest, Library
+from tunefarm.measure.cuda import cuda_compiler
+from tunefarm.search import replay
+from tunefarm.search.candidate import UNTUNED
+from tunefarm.search.spaces import design_space
+from tunefarm.search.tiles import random_point
+
+COMPILE_LIMIT_S = 120.0
+DRAWS = 400
+
+
+def product(dtype: str) -> list[Any]:
+    a, b = (te.placeholder((1024, 1024), dtype, n) for n in "ab")
+    return [a, b, topi.nn.matmul(a, b, out_dtype="int32" if dtype == "int8" else dtype)]
+
+
+def convolution(dtype: str) -> list[Any]:
+    image = te.placeholder((1, 56, 56, 64), dtype, "x")
+    taps = te.placeholder((3, 3, 64, 64), dtype, "w")
+    return [image, taps, topi.nn.conv2d_nhwc(image, taps, 1, 1, 1)]
+
+
+def softmax(dtype: str) -> list[Any]:
+    x = te.placeholder((4096, 1024), dtype, "x")
+    return [x, topi.nn.softmax(x, axis=1)]
+
+
+def layer_norm(dtype: str) -> list[Any]:
+    x = te.placeholder((4096, 1024), dtype, "x")
+    scale, shift = (te.placeholder((1024,), dtype, n) for n in ("g", "b"))
+    return [x, scale, shift, topi.nn.layer_norm(x, scale, shift, [1], 1e-5)]
+
+
+def scores(dtype: str) -> list[Any]:
+    """Of attention: 12 heads, 512 queries and keys of 64."""
+    q, k = (te.placeholder((12, 512, 64), dtype, n) for n in "qk")
+    return [q, k, topi.nn.batch_matmul(q, k, transpose_b=True)]
+
+
+def mixed(dtype: str) -> list[Any]:
+    """Of attention: its values, by their weights."""
+    p, v = te.placeholder((12, 512, 512), dtype, "p"), te.placeholder((12, 512, 64), dtype, "v")
+    return [p, v, topi.nn.batch_matmul(p, v, transpose_b=False)]
+
+
+KERNELS: dict[str, Callable[[str], list[Any]]] = {
+    "product 1024": product,
+    "convolution 3x3": convolution,
+    "softmax": softmax,
+    "layer norm": layer_norm,
+    "attention q k": scores,
+    "attention p v": mixed,
+}
+
+
+IN_INT8 = ("product 1024",)
+
+
+def workload(kernel: str, dtype: str) -> Any:
+    function = te.create_prim_func(KERNELS[kernel](dtype))
+    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--archs", default="sm_80,sm_90")
+    parser.add_argument("--tried", type=int, default=4)
+    a = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    builder = Builder(COMPILE_LIMIT_S)
+    with tempfile.TemporaryDirectory() as directory:
+        for arch in a.archs.split(","):
+            for kernel in KERNELS:
+                for dtype in ("float32", "float16", *(("int8",) if kernel in IN_INT8 else ())):
+                    rows += built(builder, kernel, dtype, arch, a.tried, Path(directory))
+                    print(json.dumps(rows[-1]), file=sys.stderr)
+    builder.close()
+    data = {"compiler": cuda_compiler(), "tvm": tvm.__version__, "rows": rows}
+    write_atomically(a.results, (json.dumps(data, indent=1) + "\n").encode())
+    print(table(rows))
+
+
+def built(
+    builder: Builder, kernel: str, dtype: str, arch: str, tried: int, directory: Path
+) -> list[dict[str, Any]]:
+    target = completed(parse_target(f"cuda:arch={arch}"))
+    module = workload(kernel, dtype)
+    stem = re.sub(r"\W+", "-", f"{kernel}-{dtype}-{arch}")
+    path = directory / f"{stem}.json"
+    path.write_text(tvm.ir.save_json(module))
+    rows = []
+    for number, (how, trace) in enumerate(schedules(module, target, tried)):
+        library = directory / f"{stem}-{number}.so"
+        started = time.perf_counter()
+        outcome = builder.build(BuildRequest(path, target, trace, library))
+        row: dict[str, Any] = {"kernel": kernel, "dtype": dtype, "arch": arch, "schedule": how}
+        row["seconds"] = round(time.perf_counter() - started, 2)
+        if outcome.failure is not None:
+            row["failure"] = f"{outcome.failure.kind}: {outcome.failure.message}"
+        else:
+            assert outcome.library is not None
+            row.update(taken(outcome.library), cuobjdump=asked(library, directory))
+        rows.append(row)
+    return rows
+
+
+def schedules(module: Any, target: Target, tried: int) -> list[tuple[str, str]]:
+    """(which, trace): the untuned one, and the first of each set of rules."""
+    space = design_space(module, target)
+    points = [one.point for one in sorted(space.modelled(), key=lambda one: one.seconds)]
+    rng = random.Random(0)
+    points += [random_point(space.sketches, rng) for _ in range(DRAWS)]
+    found: dict[str, list[str]] = {}
+    kinds: dict[int, str] = {}
+    for number, point in enumerate(points):
+        if len(found.get(kinds.get(point.sketch, ""), ())) >= tried:
+            continue
+        proposal = space.realise(point, number)
+        if proposal is None:
+            continue
+        how = "tensor cores" if replay.rules_of(proposal.trace) else "plain cores"
+        kinds[point.sketch] = how
+        if len(found.setdefault(how, [])) < tried and proposal.trace not in found[how]:
+            found[how].append(proposal.trace)
+    return [("untuned", UNTUNED), *((how, t) for how, traces in found.items() for t in traces)]
+
+
+def taken(library: Library) -> dict[str, Any]:
+    """Most of what any of its GPU kernels takes; their code together."""
+    of = library.resources
+    return {
+        "gpu_kernels": len(of),
+        "registers": max(one.registers for one in of),
+        "threads": max(one.threads for one in of),
+        "static_shared_bytes": max(one.shared_bytes for one in of),
+        "spill_bytes": max(one.spill_bytes for one in of),
+        "code_bytes": sum(one.code_bytes for one in of),
+    }
+
+
+def asked(library: Path, directory: Path) -> str:
+    """The architecture by `cuobjdump`'s word; empty where there is no `cuobjdump`."""
+    tool = cuobjdump()
+    if tool is None:
+        return ""
+    content = library.read_bytes()
+    cubin = directory / f"{library.stem}.cubin"
+    cubin.write_bytes(content[content.index(b"\x7fELF", 64) :])
+    said = subprocess.run([tool, "-elf", cubin], capture_output=True, text=True, check=False)
+    match = re.search(r"\bsm=(\d+)", said.stdout)
+    return f"sm_{match[1]}" if match else said.stderr.strip()[:100] or "nothing"
+
+
+def cuobjdump() -> str | None:
+    from tunefarm.measure.cuda import _packages
+
+    found = shutil.which("cuobjdump")
+    inside = (str(f) for root in _packages() for f in root.glob("**/bin/cuobjdump"))
+    return found or next(inside, None)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| kernel | type | arch | untuned: registers, code | schedules built | registers "
+        "| spilling | code bytes | s each | cuobjdump |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    keys = dict.fromkeys((row["kernel"], row["dtype"], row["arch"]) for row in rows)
+    for key in keys:
+        mine = [row for row in rows if (row["kernel"], row["dtype"], row["arch"]) == key]
+        untuned, tried = mine[0], mine[1:]
+        good = [row for row in tried if "failure" not in row]
+        kinds = sorted({row["schedule"] for row in good})
+        counts = ", ".join(
+            f"{sum(r['schedule'] == k for r in good)}/{sum(r['schedule'] == k for r in tried)} {k}"
+            for k in kinds
+        )
+        names = sorted({row["cuobjdump"] for row in mine if "failure" not in row})
+        first = untuned.get("failure") or f"{untuned['registers']}, {untuned['code_bytes']} bytes"
+        lines.append(
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {:.1f} | {} |".format(
+                *key,
+                first,
+                counts or f"0/{len(tried)}",
+                spread([row["registers"] for row in good]),
+                sum(row["spill_bytes"] > 0 for row in good),
+                spread([row["code_bytes"] for row in good]),
+                sum(row["seconds"] for row in mine) / len(mine),
+                ", ".join(names),
+            )
+        )
+    return "\n".join(lines)
+
+
+def spread(values: list[int]) -> str:
+    return f"{min(values)} to {max(values)}" if values else "-"
+
+
+if __name__ == "__main__":
+    main()
