@@ -6,6 +6,7 @@ fact that is delivered twice is stored once. The driver of a job is the only wri
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from tunefarm.errors import Failure, JobError, UnknownJob
 from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.calibration import factors
+from tunefarm.measure.cuda import Resources
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import life, schema
 from tunefarm.results.driver_lock import driver_is_alive
@@ -178,6 +180,15 @@ class Journal:
                 for m in made
             ],
         )
+
+    def add_resources(
+        self, job: str, target: str, candidate: str, found: Iterable[Resources]
+    ) -> None:
+        """What each of a candidate's GPU kernels takes."""
+        key = {"job": job, "target": target, "candidate": candidate}
+        rows = [{**key, **dataclasses.asdict(one)} for one in found]
+        if rows:
+            self._store.add(schema.resources, rows)
 
     def add_failure(
         self, job: str, target: str, candidate: str, failure: Failure, unit: str | None = None
@@ -422,6 +433,15 @@ class Journal:
 
     def failures(self, job: str, target: str) -> list[dict[str, Any]]:
         return self._of(schema.failures, job, target)
+
+    def resources(self, job: str, target: str) -> dict[str, tuple[Resources, ...]]:
+        """By candidate, of each of its GPU kernels."""
+        names = [field.name for field in dataclasses.fields(Resources)]
+        found: dict[str, tuple[Resources, ...]] = {}
+        for row in self._of(schema.resources, job, target):
+            one = Resources(**{name: row[name] for name in names})
+            found[row["candidate"]] = (*found.get(row["candidate"], ()), one)
+        return found
 
     def blocks(self, job: str, target: str) -> list[dict[str, Any]]:
         return self._of(schema.blocks, job, target)

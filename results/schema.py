@@ -26,7 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 metadata = MetaData()
 
@@ -213,6 +213,22 @@ failures = Table(
     Column("unit", String),
     crc(),
     UniqueConstraint("job", "target", "candidate"),
+)
+
+resources = Table(
+    "resources",
+    metadata,
+    Column("job", String, primary_key=True),
+    Column("target", String, primary_key=True),
+    Column("candidate", String, primary_key=True),
+    Column("kernel", String, primary_key=True),
+    Column("registers", Integer, nullable=False),
+    Column("shared_bytes", Integer, nullable=False),
+    Column("spill_bytes", Integer, nullable=False),
+    Column("stack_bytes", Integer, nullable=False),
+    Column("code_bytes", Integer, nullable=False),
+    Column("threads", Integer, nullable=False),
+    crc(),
 )
 
 blocks = Table(

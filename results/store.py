@@ -277,7 +277,11 @@ def _from_2(connection: sa.Connection) -> None:
     """Numbers that mean something are parts of their facts; older facts are known as they are."""
 
 
-_MIGRATIONS = {1: _from_1, 2: _from_2}
+def _from_3(connection: sa.Connection) -> None:
+    """What candidates for GPUs take is on record: a table that is made where it is missing."""
+
+
+_MIGRATIONS = {1: _from_1, 2: _from_2, 3: _from_3}
 """By the version that each begins with."""
 _SCHEMA_LOCK = 7_483_652_109
 

@@ -174,6 +174,9 @@ class Ledger:
             assert outcome.failure is not None
             return self.failed(candidate, outcome.failure)
         self.libraries[candidate] = outcome.library
+        self.journal.add_resources(
+            self.job.id, self.target.name, candidate, outcome.library.resources
+        )
         return Built(candidate, True)
 
     def failed(self, candidate: str, failure: Failure, unit: str | None = None) -> Screened:

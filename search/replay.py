@@ -202,11 +202,19 @@ def by_default(module: Any, target: Target) -> Any:
     from tvm.s_tir import dlight
 
     rules = dlight.gpu
-    kinds = (rules.Matmul, rules.GEMV, rules.Reduction, rules.GeneralReduction, rules.Fallback)
+    others = (rules.GEMV, rules.Reduction, rules.GeneralReduction, rules.Fallback)
     # It changes the module that it is given.
-    copy = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
-    with tvm_target(target):
-        return dlight.ApplyDefaultSchedule(*(kind() for kind in kinds))(copy)
+    scheduled = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
+    for name, function in module.functions_items():
+        if not isinstance(function, tvm.tirx.PrimFunc):
+            continue
+        # What its rule makes of an integer product does not compile.
+        integer = any(spec.dtype.startswith("int8") for spec in argument_specs(function))
+        kinds = others if integer else (rules.Matmul, *others)
+        with tvm_target(target):
+            one = dlight.ApplyDefaultSchedule(*(k() for k in kinds))(tvm.IRModule({name: function}))
+        scheduled.update_func(scheduled.get_global_var(name.name_hint), one[name])
+    return scheduled
 
 
 def kernel_module(function: Any) -> tuple[Any, Any, tuple[tuple[int, TensorSpec], ...]]:

@@ -178,6 +178,17 @@ def test_a_schedule_that_fits_no_block_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.tvm
+def test_what_is_untuned_is_scheduled_by_default_and_what_it_came_from_stays() -> None:
+    from tunefarm.search.replay import by_default
+
+    target = completed(parse_target("cuda:arch=sm_80"))
+    module = _product(64, "int8")
+    before = module.script()
+    assert "blockIdx.x" in by_default(module, target).script()
+    assert module.script() == before
+
+
+@pytest.mark.tvm
 def test_machine_code_takes_the_place_of_the_source() -> None:
     """Needs no CUDA at all: what TVM writes is what `cubin` expects."""
     import os

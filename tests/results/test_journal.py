@@ -326,3 +326,16 @@ def test_what_is_written_together_is_there_whole_or_not_at_all(journal: Journal)
     with journal.together():
         journal.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, (1.0,))])
     assert len(journal.measurements("net-1", "llvm")) == 1
+
+
+def test_what_a_gpus_kernels_take_is_kept(home: Home) -> None:
+    from tunefarm.measure.cuda import Resources
+
+    of = (Resources("first", 72, 6912, 0, 0, 6144, 128), Resources("second", 255, 0, 64, 16, 512))
+    journal = Journal(home)
+    journal.add_resources("job", "cuda", "c", of)
+    journal.add_resources("job", "cuda", "c", of)
+    journal.add_resources("job", "cuda", "nothing", ())
+    assert journal.resources("job", "cuda") == {"c": of}
+    assert journal.resources("job", "llvm") == {}
+    journal.close()

@@ -16,6 +16,7 @@ from tunefarm.devices.device import Device
 from tunefarm.errors import Failure, FailureKind, StoreError
 from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
+from tunefarm.measure.cuda import Resources
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import schema
@@ -46,6 +47,8 @@ def write_journal(home: Home, device: Device, rows: int = 40) -> Facts:
         made = Measurement(one.id, "screen", 0, samples, n % 2 == 0, 0.25, block, "unit0")
         journal.add_measurements(job.id, "llvm", [made])
     journal.add_failure(job.id, "llvm", "bad", Failure(FailureKind.CRASH, "SIGSEGV"), "unit0")
+    taken = Resources("kernel", 72, 6912, 0, 0, 6144, 128)
+    journal.add_resources(job.id, "llvm", "bad", [taken])
     journal.add_process(job.id, "llvm", "race", 0, [])
     journal.add_verdict(
         job.id, "llvm", "model", None, Comparison(2.0, 1.0, 2.0, 1.9, 2.1, Verdict.FASTER)

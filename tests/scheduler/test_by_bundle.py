@@ -135,6 +135,9 @@ def test_a_gpu_that_no_network_leads_to(tmp_path: Path, device: Device) -> None:
     assert bundles[job] >= 5, "candidates, race, held-out runs, the model, its check"
     journal = Journal(Home(tmp_path / "home"))
     assert {one.unit for one in journal.measurements(job, GPU)} == {"paper-gpu"}
+    taken = journal.resources(job, GPU)
+    assert len(taken) >= 6
+    assert all(one.registers > 0 for of in taken.values() for one in of)
     (target,) = journal.targets(job)
     assert target.device.sku == "Paper GPU"
     assert "nvcc" in target.toolchain or "nvrtc" in target.toolchain
