@@ -300,7 +300,9 @@ def _resolve(
         resolved = target.with_attrs(dict(device.target.attrs))
         if any((t.resolved, t.device) == (resolved, device) for t in chosen):
             continue  # the same target under another name
-        chosen.append(JobTarget(target.text, resolved, device, _toolchain(target, device)))
+        builder = next(one for one in devices if one.target.kind == "llvm")
+        tools = _toolchain(target, builder if target.kind == "cuda" else device)
+        chosen.append(JobTarget(target.text, resolved, device, tools))
     if not chosen:
         reasons = "; ".join(skipped.values())
         raise NoDevice(f"no target is left: {reasons}", hint="tunefarm devices list")

@@ -7,8 +7,8 @@ import json
 from tunefarm.devices import cpu
 from tunefarm.devices.device import Device, device_from_dict
 from tunefarm.devices.probe import probe
-from tunefarm.devices.target import Target
-from tunefarm.errors import NoDevice
+from tunefarm.devices.target import Target, make_target
+from tunefarm.errors import NoDevice, UnsupportedTarget
 from tunefarm.home import Home, write_atomically
 
 
@@ -30,13 +30,27 @@ def register(home: Home, device: Device) -> None:
 
 def probe_and_register(home: Home) -> tuple[Device, ...]:
     """Probe this machine, and put what it has on record in place of what it had."""
-    found = probe()
+    found = (*probe(), *_gpu())
     for old in registered(home):
         if old.host == cpu.host_name():
             (home.devices / f"{old.id}.json").unlink(missing_ok=True)
     for device in found:
         register(home, device)
     return found
+
+
+def _gpu() -> tuple[Device, ...]:
+    """The first GPU of this machine, where its driver shows one and TVM's runtime can use it."""
+    from tunefarm.devices.gpu_driver import driver
+    from tunefarm.devices.here import device_here
+
+    here = driver()
+    if here is None or not here.archs:
+        return ()
+    try:
+        return (device_here(make_target("cuda", {})),)
+    except (NoDevice, UnsupportedTarget):  # `tunefarm doctor` says more
+        return ()
 
 
 def local_devices(home: Home) -> tuple[Device, ...]:

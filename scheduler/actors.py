@@ -231,8 +231,12 @@ class MeasureWorker(Worker):
         job: str | None = None,
     ) -> None:
         super().__init__(away)
-        gauge = gauge or roof_path(Home.from_environment(), device)
-        self._runner = Runner(device.cores, protocol.memory_bytes, gauge)
+        kind = device.target.kind
+        if kind == "llvm":  # a GPU's time is its own
+            gauge = gauge or roof_path(Home.from_environment(), device)
+        self._runner = Runner(
+            device.cores, protocol.memory_bytes, gauge if kind == "llvm" else None, kind
+        )
         self._lock, self._job = DeviceLock(device), job
         self._protocol = protocol
         self._since = protocol.canary_every

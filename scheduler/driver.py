@@ -320,7 +320,8 @@ class _Driver:
             ),
         )
         # Measured on this machine, if at all: a farm's other ones have their own to do.
-        roof = self._roof(target) if here and self.exchange is None else None
+        on_processor = target.resolved.kind == "llvm"
+        roof = self._roof(target) if here and on_processor and self.exchange is None else None
         if self.measures_here:
             program = self._in_faster_layout(target, program, protocol)
         transfer, note = learning.begin(self.home, self.job)

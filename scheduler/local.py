@@ -116,7 +116,8 @@ class LocalTuner:
         """Tune until the trials or the time are spent."""
         started = time.monotonic()
         builders = [Builder(self.protocol.compile_limit_s) for _ in range(self.limits.builders)]
-        runner = Runner(self.device.cores, self.protocol.memory_bytes, self.gauge)
+        kind = self.device.target.kind
+        runner = Runner(self.device.cores, self.protocol.memory_bytes, self.gauge, kind)
         with ThreadPoolExecutor(len(builders) + 2) as pool:
             try:
                 # The other builders start with their first build: three compilers that are imported
