@@ -14,7 +14,7 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tunefarm.devices.device import Device, device_from_dict
@@ -25,6 +25,8 @@ from tunefarm.measure.wire import WireError, from_wire, to_wire
 SCHEMA = 1
 BUNDLE, REPORT = "bundle.json", "report.json"
 FILES, RUNTIME = "files/", "runtime/"
+_MOST_BYTES = 4 * 2**30
+"""Of a file in an archive."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -198,6 +200,8 @@ def read_report(path: Path, root: Path) -> Report:
     document = _document(path, text, {"bundle", "device", "answers", "block", "files"})
     files = {}
     for name, digest in document["files"].items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise ArtifactTampered(f"{path}: {name!r} is not below its job")
         files[name] = _member(path, FILES + name, "report of measurements")
         if _digest(files[name]) != digest:
             raise ArtifactTampered(f"{path}: {name} is not the file that was put in")
@@ -230,7 +234,9 @@ def _document(path: Path, text: bytes, needed: set[str]) -> dict[str, Any]:
 def _member(path: Path, name: str, what: str) -> bytes:
     try:
         with zipfile.ZipFile(path) as archive:
-            return archive.read(name)
+            if archive.getinfo(name).file_size > _MOST_BYTES:
+                raise ValueError(f"{name} says that it has more than {_MOST_BYTES} bytes")
+            return archive.read(name)  # which reads no more than it said
     except FileNotFoundError:
         raise ArtifactTampered(f"there is no file {path}") from None
     except (OSError, KeyError, zipfile.BadZipFile, EOFError, RuntimeError, ValueError) as error:

@@ -22,8 +22,16 @@ from tunefarm.devices.target import Target
 from tunefarm.errors import ArtifactError, NoDevice, UnknownJob
 from tunefarm.home import Home, write_atomically
 from tunefarm.measure.bundle import Report, read_report, write_bundle
+from tunefarm.measure.facts import Checked
 from tunefarm.measure.files import needs
-from tunefarm.measure.runner import ScreenRequest
+from tunefarm.measure.runner import (
+    CheckRequest,
+    ModelRequest,
+    PlaceRequest,
+    RaceRequest,
+    ScreenOutcome,
+    ScreenRequest,
+)
 from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.measure.wire import canonical
 from tunefarm.scheduler.actors import Block
@@ -33,6 +41,16 @@ from tunefarm.scheduler.shipping import Depot
 
 SIZE = 48
 """Measurements that a bundle holds at most."""
+_COPYING_S = 10.0
+"""For which a file that cannot be read is taken for one that is being copied."""
+_ANSWERS: dict[type, type] = {
+    ScreenRequest: ScreenOutcome,
+    RaceRequest: dict,
+    ModelRequest: dict,
+    PlaceRequest: tuple,
+    CheckRequest: Checked,
+}
+"""What each request is answered with, as it comes off the wire."""
 WHEELS = "wheels"
 """Below the exchange's directory, for Pythons of other versions: see `runtime_files`."""
 _POLL_S = 0.5
@@ -91,7 +109,7 @@ class Exchange:
 
     @property
     def _records(self) -> Path:
-        return self.root / "exchange" / self.target.kind
+        return self.root / "exchange" / _in_a_name(self.target)
 
     def give(self, assignment: Assignment, request: Any) -> None:
         key = self._key(request)
@@ -122,7 +140,8 @@ class Exchange:
         requests = [self._asked[key][1] for key in keys]
         files = [file for one in requests for file in needs(one) if file.exists()]
         number = 1 + len(list(self._records.glob("*.json")))
-        name = f"{self.root.name}-{self.target.kind}-{number:04d}.bundle"
+        of = self.target.get("arch") or self.target.kind
+        name = f"{self.root.name}-{of}-{number:04d}.bundle"
         path = self.directory / name
         bundle = write_bundle(
             path,
@@ -145,12 +164,14 @@ class Exchange:
         path = report_of(one.path)
         if not path.exists():
             return
-        self._out.remove(one)
         try:
             report = read_report(path, self.root)
             refused = self._refusal(one, report)
         except ArtifactError as error:
+            if time.time() - path.stat().st_mtime < _COPYING_S:
+                return  # it may be on its way still
             refused = error.message
+        self._out.remove(one)
         if refused:
             path.rename(path.with_suffix(".refused"))
             self.say(f"{path.name} is refused: {refused}")
@@ -175,6 +196,11 @@ class Exchange:
             return "it answers another bundle"
         if report.device.fingerprint != self.device.fingerprint:
             return f"it is of {report.device.sku}, not of {self.device.sku}"
+        for number, answer in report.answers.items():
+            key = one.keys[number] if 0 <= number < len(one.keys) else ""
+            asked = self._asked.get(key)
+            if not key or (asked and not isinstance(answer, _ANSWERS[type(asked[1])])):
+                return f"its answer {number} is none"
         return ""
 
     def _answered(self, key: str, answer: Any, block: Mapping[str, Any] | None) -> Answered:

@@ -221,6 +221,13 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, content) -> None:
         read_report(path, tmp_path)
 
 
+def test_a_report_whose_files_leave_the_job_is_refused(tmp_path: Path, device: Device) -> None:
+    for name in ("../elsewhere", "/etc/passwd"):
+        write_report(tmp_path / "r", Report("b", device, {}, None, {name: b""}), tmp_path)
+        with pytest.raises(ArtifactTampered, match="not below its job"):
+            read_report(tmp_path / "r", tmp_path)
+
+
 def test_a_report_keeps_its_paths_below_the_job(tmp_path: Path, device: Device) -> None:
     root = tmp_path / "job"
     report = Report(

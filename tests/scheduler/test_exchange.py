@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,10 +192,37 @@ def test_a_report_of_another_device_is_refused(lab: Lab) -> None:
     assert "Another GPU" in lab.said[-1]
     assert not report_of(bundle).exists()
     report_of(bundle).write_bytes(b"not a report")
+    said = len(lab.said)
+    assert lab.answers() == {}
+    assert len(lab.said) == said, "it may be on its way still"
+    os.utime(report_of(bundle), (0, 0))
     assert lab.answers() == {}
     assert "refused" in lab.said[-1]
+    strange = replace(found, answers={0: {"task": {}}})
+    write_report(report_of(bundle), strange, lab.root)
+    assert lab.answers() == {}
+    assert "answer 0 is none" in lab.said[-1]
     report_of(bundle).write_bytes(genuine)
     assert set(lab.answers()) == {lease}
+
+
+def test_two_targets_of_a_kind_keep_apart(lab: Lab) -> None:
+    lab.ask("a", untuned=True)
+    lab.answers()
+    lab.measure(lab.bundles()[0])
+    first = lab.exchange
+    lab.exchange = Exchange(
+        lab.directory,
+        lab.root,
+        make_target("cuda", {"arch": "sm_80"}),
+        replace(lab.device, target=make_target("cuda", {"arch": "sm_80"})),
+        lab.said.append,
+        size=4,
+    )
+    assert lab.answers() == {}
+    assert not any("refused" in line for line in lab.said)
+    lab.exchange = first
+    assert len(lab.answers()) == 1
 
 
 def test_processes_travel_like_candidates(lab: Lab) -> None:
