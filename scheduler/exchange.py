@@ -140,8 +140,7 @@ class Exchange:
         requests = [self._asked[key][1] for key in keys]
         files = [file for one in requests for file in needs(one) if file.exists()]
         number = 1 + len(list(self._records.glob("*.json")))
-        of = self.target.get("arch") or self.target.kind
-        name = f"{self.root.name}-{of}-{number:04d}.bundle"
+        name = f"{self.root.name}-{_label(self.target)}-{number:04d}.bundle"
         path = self.directory / name
         bundle = write_bundle(
             path,
@@ -219,7 +218,7 @@ def await_device(directory: Path, target: Target, say: Callable[[str], None]) ->
         NoDevice: it is not what `target` names.
         ArtifactError: the report is none.
     """
-    path = directory / f"probe-{_in_a_name(target)}.bundle"
+    path = directory / f"probe-{_label(target)}.bundle"
     report = report_of(path)
     if not report.exists():
         runtime = runtime_files(directory / WHEELS)
@@ -236,6 +235,11 @@ def await_device(directory: Path, target: Target, say: Callable[[str], None]) ->
             hint="Name what is there, or remove the report and run the bundle elsewhere.",
         )
     return found
+
+
+def _label(target: Target) -> str:
+    """For people."""
+    return str(target.get("arch") or target.get("mcpu") or target.kind)
 
 
 def _in_a_name(target: Target) -> str:

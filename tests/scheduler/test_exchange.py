@@ -255,7 +255,7 @@ def test_a_report_from_elsewhere_is_handed_to_its_job(lab: Lab, tmp_path: Path) 
 
 
 def test_a_device_is_known_by_its_report(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = lab.directory / "probe-cuda-arch=sm_90.bundle"
+    path = lab.directory / "probe-sm_90.bundle"
     said: list[str] = []
 
     def carried(text: str) -> None:
@@ -264,8 +264,8 @@ def test_a_device_is_known_by_its_report(lab: Lab, monkeypatch: pytest.MonkeyPat
             lab.measure(path)
 
     assert await_device(lab.directory, TARGET, carried) == lab.device
-    assert "python probe-cuda-arch=sm_90.bundle" in said[0]
+    assert "python probe-sm_90.bundle" in said[0]
     assert await_device(lab.directory, TARGET, said.append) == lab.device, "asked again"
-    report_of(path).rename(report_of(lab.directory / "probe-cuda-arch=sm_80.bundle"))
+    report_of(path).rename(report_of(lab.directory / "probe-sm_80.bundle"))
     with pytest.raises(NoDevice, match="sm_80"):
         await_device(lab.directory, make_target("cuda", {"arch": "sm_80"}), said.append)
