@@ -353,15 +353,17 @@ def _by_file(home: Home, directory: Path, text: str) -> list[JobTarget]:
     from tunefarm.scheduler.exchange import await_device
 
     (builder, *_) = local_devices(home)
-    chosen = []
+    chosen: list[JobTarget] = []
     for target in parse_targets(text):
         toolchain = _toolchain(target, builder)  # before anybody is sent anywhere
+        directory.mkdir(parents=True, exist_ok=True)
         wanted = completed(target) if target.kind == "cuda" else target
         if target.kind == "llvm" and target.get("mcpu") is None:
             wanted = target.with_attrs({"mcpu": str(builder.target.get("mcpu"))})
         device = await_device(directory, wanted, lambda line: click.echo(line, err=True))
         resolved = wanted.with_attrs(dict(device.target.attrs))
-        chosen.append(JobTarget(target.text, resolved, device, toolchain))
+        if not any((t.resolved, t.device) == (resolved, device) for t in chosen):
+            chosen.append(JobTarget(target.text, resolved, device, toolchain))
     return chosen
 
 

@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 from pathlib import Path
 
 from tunefarm.errors import NoDevice
+
+_LIBRARY = "libcudart.so.13"
+"""What this TVM's needs, by name."""
+
+
+def cuda_library() -> Path | None:
+    """CUDA's own runtime library: beside TVM's (a bundle brings it along), in NVIDIA's package, or
+    in a toolkit; None where only the system may know of it."""
+    nvidia, tvm = (importlib.util.find_spec(name) for name in ("nvidia", "tvm"))
+    roots = [Path(tvm.origin).parent / "lib"] if tvm and tvm.origin else []
+    roots += [Path(one) for one in nvidia.submodule_search_locations or ()] if nvidia else []
+    for root in (*roots, Path("/usr/local/cuda")):
+        for found in sorted(root.glob(f"**/{_LIBRARY}")):
+            return found
+    return None
 
 
 def load_cuda_runtime() -> None:
@@ -27,7 +43,7 @@ def load_cuda_runtime() -> None:
         raise NoDevice(
             f"no NVIDIA driver: {error}", hint="Install it: libcuda.so.1 is a part of it."
         ) from error
-    for file in sorted(libraries.glob("libcudart.so.*")):  # a bundle brings it along
+    if (file := cuda_library()) is not None:
         ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
     try:
         ctypes.CDLL(str(libraries / "libtvm_runtime_cuda.so"))

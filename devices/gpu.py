@@ -14,7 +14,6 @@ from tunefarm.errors import UnsupportedTarget
 
 STATIC_SHARED = 48 << 10
 """Bytes of shared memory that a block may have without asking: TVM's kernels do not ask."""
-REGISTERS_A_THREAD = 255
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,10 @@ def gpu_misfits(arch: str, cuda: int, here: Driver | None = None) -> list[str]:
     match = re.fullmatch(r"sm_(\d+)(\d)a?", arch)
     assert match is not None, arch
     major, minor = int(match[1]), int(match[2])
-    if not any(one[0] == major and one[1] >= minor for one in here.archs):
-        shown = ", ".join(f"sm_{a}{b}" for a, b in here.archs)
-        found.append(f"it is for {arch} (to sm_{major}9), this machine has {shown}")
+    first = here.archs[0]  # which it would run on
+    if first[0] != major or first[1] < minor:
+        shown = f"sm_{first[0]}{first[1]}"
+        found.append(f"it is for {arch} (to sm_{major}9), this machine's first GPU is {shown}")
     if here.cuda < cuda:
         found.append(f"it needs a driver for CUDA {cuda}, this one is for {here.cuda}")
     return found

@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -25,8 +27,9 @@ from tunefarm.measure.wire import WireError, from_wire, to_wire
 SCHEMA = 1
 BUNDLE, REPORT = "bundle.json", "report.json"
 FILES, RUNTIME = "files/", "runtime/"
-_MOST_BYTES = 4 * 2**30
-"""Of a file in an archive."""
+_MOST_IN_REPORT = 4 * 2**30
+"""Bytes of all its files."""
+_MOST_IN_DOCUMENT = 256 * 2**20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -60,14 +63,15 @@ class Report:
         bundle: the bundle's id.
         device: that ran it.
         answers: by number of the request; one that is not there was not come to.
-        block: canary's seconds and conditions, or None.
+        blocks: by number of the request that each began with, the canary's seconds and what the
+            machine was like.
         files: by path below the job's directory.
     """
 
     bundle: str
     device: Device
     answers: Mapping[int, Any]
-    block: Mapping[str, Any] | None
+    blocks: Mapping[int, Mapping[str, Any]]
     files: Mapping[str, bytes]
 
 
@@ -89,7 +93,7 @@ def write_bundle(
         runtime: by path in the archive's runtime; None for a machine that has tunefarm.
     """
     named = {one.relative_to(root).as_posix(): one for one in dict.fromkeys(files)}
-    digests = {name: _digest(one.read_bytes()) for name, one in sorted(named.items())}
+    digests = {name: _digest_of(one) for name, one in sorted(named.items())}
     document = {
         "schema": SCHEMA,
         "job": job,
@@ -107,7 +111,7 @@ def write_bundle(
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
             _put(archive, BUNDLE, text.encode())
             for name, one in sorted(named.items()):
-                _put(archive, FILES + name, one.read_bytes())
+                _put_file(archive, FILES + name, one)
             for name, one in sorted((runtime or {}).items()):
                 prefix = "" if name == "__main__.py" else RUNTIME
                 _put(archive, prefix + name, one.read_bytes())
@@ -121,6 +125,18 @@ def _put(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
     info = zipfile.ZipInfo(name, _EPOCH)  # equal content, equal bytes
     info.compress_type = zipfile.ZIP_DEFLATED
     archive.writestr(info, data)
+
+
+def _put_file(archive: zipfile.ZipFile, name: str, file: Path) -> None:
+    info = zipfile.ZipInfo(name, _EPOCH)
+    info.compress_type, info.file_size = zipfile.ZIP_DEFLATED, file.stat().st_size
+    with file.open("rb") as source, archive.open(info, "w") as packed:
+        shutil.copyfileobj(source, packed, 1 << 20)
+
+
+def _digest_of(file: Path) -> str:
+    with file.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def _bundle(document: dict[str, Any], number: str) -> Bundle:
@@ -154,17 +170,25 @@ def unpack_files(path: Path, bundle: Bundle, root: Path) -> tuple[Any, ...]:
         ArtifactTampered: a file is not the one that was put in, or a request is none.
     """
     for name, digest in bundle.digests.items():
-        data = _member(path, FILES + name, "measurement bundle")
-        if _digest(data) != digest:
-            raise ArtifactTampered(f"{path}: {name} is not the file that was put in")
         place = root / name
         if not place.resolve().is_relative_to(root.resolve()):
             raise ArtifactTampered(f"{path}: {name!r} is not below its job")
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(data)
+        try:
+            with (
+                zipfile.ZipFile(path) as archive,
+                archive.open(FILES + name) as packed,
+                place.open("wb") as file,
+            ):
+                shutil.copyfileobj(packed, file, 1 << 20)
+        except _UNREADABLE as error:
+            raise ArtifactTampered(f"{path}: {name} cannot be read: {error}") from error
+        with place.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise ArtifactTampered(f"{path}: {name} is not the file that was put in")
     try:
         return tuple(from_wire(one, root) for one in bundle.requests)
-    except WireError as error:
+    except (WireError, RecursionError) as error:
         raise ArtifactTampered(f"{path}: {error}") from error
 
 
@@ -175,7 +199,7 @@ def write_report(path: Path, report: Report, root: Path) -> None:
         "bundle": report.bundle,
         "device": report.device.to_dict(),
         "answers": {str(n): to_wire(answer, root) for n, answer in report.answers.items()},
-        "block": report.block,
+        "blocks": {str(number): dict(block) for number, block in report.blocks.items()},
         "files": {name: _digest(data) for name, data in sorted(report.files.items())},
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -197,24 +221,32 @@ def read_report(path: Path, root: Path) -> Report:
         ArtifactIncompatible: it is of another version.
     """
     text = _member(path, REPORT, "report of measurements")
-    document = _document(path, text, {"bundle", "device", "answers", "block", "files"})
-    files = {}
-    for name, digest in document["files"].items():
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise ArtifactTampered(f"{path}: {name!r} is not below its job")
-        files[name] = _member(path, FILES + name, "report of measurements")
-        if _digest(files[name]) != digest:
-            raise ArtifactTampered(f"{path}: {name} is not the file that was put in")
+    document = _document(path, text, {"bundle", "device", "answers", "blocks", "files"})
     try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(one.file_size for one in archive.infolist()) > _MOST_IN_REPORT:
+                raise ValueError(f"it says that it has more than {_MOST_IN_REPORT} bytes")
+            files = {name: archive.read(FILES + name) for name in document["files"]}
+        for name, data in files.items():
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise ValueError(f"{name!r} is not below its job")
+            if _digest(data) != document["files"][name]:
+                raise ValueError(f"{name} is not the file that was put in")
         return Report(
             str(document["bundle"]),
             device_from_dict(document["device"]),
             {int(n): from_wire(answer, root) for n, answer in document["answers"].items()},
-            document["block"],
+            {int(n): _block(block) for n, block in document["blocks"].items()},
             files,
         )
-    except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (*_UNREADABLE, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactTampered(f"{path}: {error}") from error
+
+
+def _block(data: Any) -> dict[str, Any]:
+    if not isinstance(data["canary_s"], float) or not isinstance(data["conditions"], dict):
+        raise ValueError("a block of measurements is none")
+    return {"canary_s": data["canary_s"], "conditions": data["conditions"]}
 
 
 def _document(path: Path, text: bytes, needed: set[str]) -> dict[str, Any]:
@@ -222,7 +254,7 @@ def _document(path: Path, text: bytes, needed: set[str]) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(text)
         if not needed <= set(document):
             raise ValueError(f"it lacks {', '.join(sorted(needed - set(document)))}")
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ArtifactTampered(f"{path}: {error}") from error
     if document.get("schema") != SCHEMA:
         raise ArtifactIncompatible(
@@ -231,15 +263,26 @@ def _document(path: Path, text: bytes, needed: set[str]) -> dict[str, Any]:
     return document
 
 
+_UNREADABLE = (
+    OSError,
+    KeyError,
+    EOFError,
+    RuntimeError,  # an encrypted part, or a compression method that zipfile does not know
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
 def _member(path: Path, name: str, what: str) -> bytes:
     try:
         with zipfile.ZipFile(path) as archive:
-            if archive.getinfo(name).file_size > _MOST_BYTES:
-                raise ValueError(f"{name} says that it has more than {_MOST_BYTES} bytes")
+            if archive.getinfo(name).file_size > _MOST_IN_DOCUMENT:
+                raise ValueError(f"{name} says that it has more than {_MOST_IN_DOCUMENT} bytes")
             return archive.read(name)  # which reads no more than it said
     except FileNotFoundError:
         raise ArtifactTampered(f"there is no file {path}") from None
-    except (OSError, KeyError, zipfile.BadZipFile, EOFError, RuntimeError, ValueError) as error:
+    except _UNREADABLE as error:
         raise ArtifactTampered(f"{path} is no {what}: {error}") from error
 
 

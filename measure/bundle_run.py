@@ -12,9 +12,23 @@ from tunefarm.devices import cpu
 from tunefarm.devices.device import Device
 from tunefarm.devices.here import device_here
 from tunefarm.devices.target import Target
-from tunefarm.errors import ArtifactIncompatible
-from tunefarm.measure.bundle import Bundle, Report, read_bundle, unpack_files, write_report
+from tunefarm.errors import (
+    ArtifactError,
+    ArtifactIncompatible,
+    Failure,
+    FailureKind,
+    TunefarmError,
+)
+from tunefarm.measure.bundle import (
+    Bundle,
+    Report,
+    read_bundle,
+    read_report,
+    unpack_files,
+    write_report,
+)
 from tunefarm.measure.files import makes
+from tunefarm.measure.protocol import Protocol as MeasuringProtocol
 from tunefarm.measure.runner import (
     CheckRequest,
     ModelRequest,
@@ -23,8 +37,10 @@ from tunefarm.measure.runner import (
     Runner,
     ScreenRequest,
 )
+from tunefarm.process import ChildDied, ChildError, ChildTimeout
 
 SAVE_EVERY_S = 60.0
+_CANARY_EVERY = MeasuringProtocol().canary_every
 _METHODS = {
     ScreenRequest: "screen",
     RaceRequest: "race",
@@ -38,6 +54,7 @@ class Measures(Protocol):
     """What a `Runner` does, as far as a bundle needs it."""
 
     def canary(self) -> float | None: ...
+    def conditions(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
 
@@ -110,38 +127,83 @@ class _Run:
         self._root, self._path, self._say = root, report, say
         self._answers: dict[int, Any] = {}
         self._files: dict[str, bytes] = {}
-        self._block: dict[str, Any] | None = None
+        self._blocks: dict[int, Any] = {}
         self._saved = time.monotonic()
+
+    @property
+    def _part(self) -> Path:
+        """Where an unfinished report lies: whoever waits for it must not take it for the whole."""
+        return self._path.with_name(self._path.name + ".part")
 
     def measure(self, requests: tuple[Any, ...]) -> Report:
         self._say(f"{len(requests)} measurements on {self._device.sku}")
-        canary_s = self._runner.canary()
-        if canary_s is not None:
-            self._block = {"canary_s": canary_s, "conditions": cpu.conditions()}
+        self._recall()
+        left = [n for n in range(len(requests)) if n not in self._answers]
         started = time.monotonic()
         try:
-            for number, request in enumerate(requests):
-                answer = getattr(self._runner, _METHODS[type(request)])(request)
-                self._answers[number] = answer
-                for made in makes(request, answer):
+            for done, number in enumerate(left):
+                if done % _CANARY_EVERY == 0:
+                    self._begin_block(number)
+                self._answers[number] = self._answer(requests[number])
+                for made in makes(requests[number], self._answers[number]):
                     if made.exists():
                         self._files[made.relative_to(self._root).as_posix()] = made.read_bytes()
-                self._progress(number + 1, len(requests), started)
+                self._progress(done + 1, len(left), started)
                 if time.monotonic() - self._saved > SAVE_EVERY_S:
-                    self._save()
+                    self._save(self._part)
         except KeyboardInterrupt:
             self._say(f"interrupted: {len(self._answers)} of {len(requests)} are in the report")
-        return self._save()
+        report = self._save(self._path)
+        self._part.unlink(missing_ok=True)
+        return report
+
+    def _answer(self, request: Any) -> Any:
+        """What came of it, or that its process faults (a candidate's own faults are its answer)."""
+        try:
+            return getattr(self._runner, _METHODS[type(request)])(request)
+        except (TunefarmError, ChildTimeout, ChildDied, ChildError) as error:
+            return Failure(FailureKind.CRASH, f"{type(error).__name__}: {error}"[:500])
+
+    def _recall(self) -> None:
+        """What an earlier run of the same bundle on the same device has come to."""
+        for path in (self._part, self._path):
+            try:
+                found = read_report(path, self._root)
+            except ArtifactError:
+                continue
+            if (found.bundle, found.device.fingerprint) != (
+                self._bundle.id,
+                self._device.fingerprint,
+            ):
+                continue
+            self._answers.update(found.answers)
+            self._blocks.update(found.blocks)
+            for name, data in found.files.items():
+                self._files[name] = data
+                (self._root / name).parent.mkdir(parents=True, exist_ok=True)
+                (self._root / name).write_bytes(data)
+        if self._answers:
+            self._say(f"{len(self._answers)} of them are in an earlier report")
+
+    def _begin_block(self, number: int) -> None:
+        canary_s = self._runner.canary()
+        if canary_s is not None:
+            conditions = {**cpu.conditions(), **self._runner.conditions()}
+            self._blocks[number] = {"canary_s": canary_s, "conditions": conditions}
 
     def _progress(self, done: int, of: int, started: float) -> None:
         left = (time.monotonic() - started) / done * (of - done)
         if done == of or done % 10 == 0:
             self._say(f"{done}/{of} done, about {left:.0f} s left")
 
-    def _save(self) -> Report:
+    def _save(self, path: Path) -> Report:
         report = Report(
-            self._bundle.id, self._device, dict(self._answers), self._block, dict(self._files)
+            self._bundle.id,
+            self._device,
+            dict(self._answers),
+            dict(self._blocks),
+            dict(self._files),
         )
-        write_report(self._path, report, self._root)
+        write_report(path, report, self._root)
         self._saved = time.monotonic()
         return report

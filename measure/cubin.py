@@ -3,7 +3,7 @@
 Without the CUDA runtime TVM leaves a kernel's CUDA C++ in the library, for whoever loads it to
 compile: a GPU machine would need a compiler. So it is compiled here, and its machine code is put in
 the place of the source. What TVM writes of a module of device code is [format][functions][code],
-each string with its length in eight bytes before it; `tests/measure/test_cubin.py` fails when an
+each string with its length in eight bytes before it; `tests/measure/test_cuda.py` fails when an
 upgrade changes that.
 """
 

@@ -66,6 +66,11 @@ class CompiledModel:
             return result.copyto(self._host)
         return [one.copyto(self._host) for one in result]
 
+    def finish(self) -> None:
+        """Returns when all that was begun is done."""
+        if self._on_gpu:
+            self._device.sync()
+
     def watch(self, watcher: Callable[..., int] | None) -> None:
         """Have `watcher` called before and after each function of the library, see
         `VirtualMachine.set_instrument`."""
@@ -190,6 +195,7 @@ def _watched(model: CompiledModel, arguments: list[Any]) -> dict[str, float]:
     spent: dict[str, float] = {}
 
     def watcher(_function: Any, name: str, before: bool, _result: Any, *_: Any) -> int:
+        model.finish()  # on a GPU a function returns before it is done
         if before:
             begun.append(clock())
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tunefarm.errors import Failure, FailureKind, JobFailed
 from tunefarm.frontend.program import TensorSpec
@@ -172,6 +173,7 @@ class Runner:
                     results[facts.task] = child.insist(one, 2 * request.protocol.run_limit_s)
                 except (ChildTimeout, ChildDied, ChildError):
                     results[facts.task] = {}
+                    child.kill()  # a fault on a GPU leaves a process that can do nothing more
         return results
 
     def model(self, request: ModelRequest) -> dict[str, list[float]]:
@@ -230,6 +232,15 @@ class Runner:
             self._child.kill()
             return None
         return answer
+
+    def conditions(self) -> dict[str, Any]:
+        """Of the device itself, where it tells: clocks, temperature and the like."""
+        try:
+            found: dict[str, Any] = self._child.call("conditions", 30.0)
+        except (ChildTimeout, ChildDied, ChildError):
+            self._child.kill()
+            return {}
+        return found
 
     def close(self) -> None:
         self._child.kill()

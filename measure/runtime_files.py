@@ -7,6 +7,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tunefarm.devices.cuda_runtime import cuda_library
+
 _COMPILER = "libtvm_compiler.so"
 _FOR_DEVELOPERS = ("3rdparty", "testing", "tests", "src", "include")
 _PACKAGES = ("tvm", "tvm_ffi", "psutil", "ml_dtypes")
@@ -14,15 +16,15 @@ _MODULES = ("typing_extensions",)
 _ROOMS = ("devices", "measure")
 _OURS = ("__init__.py", "errors.py", "home.py", "process.py")
 _OURS_FRONTEND = ("__init__.py", "program.py")
-_CUDA = "libcudart.so.*"
 
 
-def runtime_files(wheels: Path | None = None) -> dict[str, Path]:
+def runtime_files(wheels: Path | None = None, for_gpu: bool = False) -> dict[str, Path]:
     """Files by their path below the runtime's directory, and the bundle's ``__main__.py``.
 
     Args:
         wheels: a directory with wheels of apache-tvm-ffi for other Pythons than this one; what they
             have that is compiled for theirs goes in as well.
+        for_gpu: CUDA's runtime library as well, where it is found.
     """
     found = {"__main__.py": _home("tunefarm.measure") / "bundle_main.py"}
     for name in _PACKAGES:
@@ -40,8 +42,8 @@ def runtime_files(wheels: Path | None = None) -> dict[str, Path]:
             found[f"tunefarm/{room}/{one.name}"] = one
     for wheel in sorted(wheels.glob("*.whl")) if wheels is not None else ():
         found.update(_cores(wheel))
-    if (runtime := _cuda_runtime()) is not None:
-        found[f"tvm/lib/{runtime.name}"] = runtime
+    if for_gpu and (library := cuda_library()) is not None:
+        found[f"tvm/lib/{library.name}"] = library
     return found
 
 
@@ -53,27 +55,11 @@ def _cores(wheel: Path) -> Iterator[tuple[str, Path]]:
                 yield name, Path(archive.extract(name, wheel.with_suffix(".unpacked")))
 
 
-def _cuda_runtime() -> Path | None:
-    """CUDA's own runtime library, which TVM's needs: NVIDIA's package has it, or a toolkit."""
-    cuda = importlib.util.find_spec("nvidia")
-    roots = [Path(root) for root in cuda.submodule_search_locations or ()] if cuda else []
-    for root in (*roots, Path("/usr/local/cuda")):
-        for one in sorted(root.glob(f"**/{_CUDA}")):
-            return one
-    return None
-
-
 def _of(home: Path) -> Iterator[Path]:
     """A package's Python and its libraries, without the compiler and what is for developers."""
     for one in sorted(home.rglob("*")):
         parts = one.relative_to(home).parts
-        if one.name == _COMPILER or parts[0] in (
-            "3rdparty",
-            "testing",
-            "tests",
-            "src",
-            "include",
-        ):
+        if one.name == _COMPILER or parts[0] in _FOR_DEVELOPERS:
             continue
         if one.suffix in (".py", ".so") or ".so." in one.name:
             yield one

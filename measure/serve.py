@@ -50,7 +50,9 @@ def _place(request: PlaceRequest) -> list[dict[str, list[float]]]:
     return model.place(request, _STEADY)
 
 
-def _named(request: str) -> float | bool:
+def _named(request: str) -> Any:
+    if request == "conditions":
+        return backend().conditions()
     if request == "canary":
         return backend().canary()
     return _STEADY is None or _STEADY.there()

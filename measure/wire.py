@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import types
+import typing
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -51,9 +53,7 @@ def to_wire(value: Any, root: Path) -> Any:
         case None | bool() | FailureKind() | str() | int():
             return value
         case float():
-            if not math.isfinite(value):
-                raise WireError(f"{value} has no place in a document")
-            return value
+            return value if math.isfinite(value) else {"float": repr(value)}
         case Path():
             try:
                 return {"path": value.relative_to(root).as_posix()}
@@ -73,7 +73,7 @@ def from_wire(data: Any, root: Path) -> Any:
     """What `to_wire` was given, with its paths below `root`; sequences are tuples.
 
     Raises:
-        WireError: it is no such document, or a path leaves `root`.
+        WireError: it is no such document, a path leaves `root`, or a part is not of its type.
     """
     if isinstance(data, list):
         return tuple(from_wire(one, root) for one in data)
@@ -84,16 +84,42 @@ def from_wire(data: Any, root: Path) -> Any:
         if path.is_absolute() or ".." in path.parts:
             raise WireError(f"{data['path']!r} is not below its job")
         return root / path
-    if set(data) == {"of"}:
-        return {key: from_wire(one, root) for key, one in data["of"].items()}
     try:
+        if set(data) == {"of"}:
+            return {key: from_wire(one, root) for key, one in data["of"].items()}
+        if set(data) == {"float"}:
+            return float(data["float"])
         of = _BY_NAME[data["is"]]
         fields = {key: from_wire(one, root) for key, one in data.items() if key != "is"}
         if of is Failure:
             fields["kind"] = FailureKind(fields["kind"])
-        return of(**fields)
-    except (KeyError, TypeError, ValueError) as error:
+        made = of(**fields)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise WireError(f"not understood: {error}") from error
+    for name, hint in typing.get_type_hints(of).items():
+        if not fits(getattr(made, name), hint):
+            raise WireError(f"{of.__name__}.{name} is no {hint}")
+    return made
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether `value`, as it comes off the wire, is what a type says: of those that travel."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(fits(value, one) for one in inside)
+    if origin is tuple and inside and inside[-1] is Ellipsis:
+        return isinstance(value, tuple) and all(fits(one, inside[0]) for one in value)
+    if origin is tuple:
+        return (
+            isinstance(value, tuple) and len(value) == len(inside) and all(map(fits, value, inside))
+        )
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(one, inside[1]) for one in value.values())
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return value is None if hint in (None, type(None)) else isinstance(value, hint)
 
 
 def canonical(value: Any, root: Path) -> str:

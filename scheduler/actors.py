@@ -232,6 +232,7 @@ class MeasureWorker(Worker):
     ) -> None:
         super().__init__(away)
         kind = device.target.kind
+        self._on_gpu = kind == "cuda"
         if kind == "llvm":  # a GPU's time is its own
             gauge = gauge or roof_path(Home.from_environment(), device)
         self._runner = Runner(
@@ -260,7 +261,8 @@ class MeasureWorker(Worker):
         if self._since >= self._protocol.canary_every or time.monotonic() - self._last > 60:
             canary_s = self._runner.canary()
             if canary_s is not None:
-                block = Block(canary_s, cpu.conditions())
+                own = self._runner.conditions() if self._on_gpu else {}
+                block = Block(canary_s, {**cpu.conditions(), **own})
             self._since, self._last = 0, time.monotonic()
         self._since += 1
         return self._make(request, parcels, lambda here: (self._runner.screen(here), block))

@@ -19,11 +19,19 @@ from typing import Any
 
 from tunefarm.devices.device import Device
 from tunefarm.devices.target import Target
-from tunefarm.errors import ArtifactError, NoDevice, UnknownJob
+from tunefarm.errors import (
+    ArtifactError,
+    ArtifactTampered,
+    Failure,
+    JobFailed,
+    NoDevice,
+    StoreError,
+    UnknownJob,
+)
 from tunefarm.home import Home, write_atomically
 from tunefarm.measure.bundle import Report, read_report, write_bundle
 from tunefarm.measure.facts import Checked
-from tunefarm.measure.files import needs
+from tunefarm.measure.files import makes, needs
 from tunefarm.measure.runner import (
     CheckRequest,
     ModelRequest,
@@ -33,9 +41,9 @@ from tunefarm.measure.runner import (
     ScreenRequest,
 )
 from tunefarm.measure.runtime_files import runtime_files
-from tunefarm.measure.wire import canonical
+from tunefarm.measure.wire import canonical, fits
 from tunefarm.scheduler.actors import Block
-from tunefarm.scheduler.crew import Answered, Heard
+from tunefarm.scheduler.crew import Answered, Heard, Raised
 from tunefarm.scheduler.messages import Assignment, Joined, Screen
 from tunefarm.scheduler.shipping import Depot
 
@@ -43,14 +51,6 @@ SIZE = 48
 """Measurements that a bundle holds at most."""
 _COPYING_S = 10.0
 """For which a file that cannot be read is taken for one that is being copied."""
-_ANSWERS: dict[type, type] = {
-    ScreenRequest: ScreenOutcome,
-    RaceRequest: dict,
-    ModelRequest: dict,
-    PlaceRequest: tuple,
-    CheckRequest: Checked,
-}
-"""What each request is answered with, as it comes off the wire."""
 WHEELS = "wheels"
 """Below the exchange's directory, for Pythons of other versions: see `runtime_files`."""
 _POLL_S = 0.5
@@ -64,11 +64,20 @@ def device_of(unit: str) -> str:
 
 @dataclass
 class _Out:
-    """A bundle that is on its way: its file, and its questions by number."""
+    """A bundle that is on its way.
+
+    Attributes:
+        keys: its questions by number; `kinds`: the requests' types.
+        makes: files that they may make.
+        lost: it is where it was put no more; its report counts all the same.
+    """
 
     id: str
     path: Path
     keys: list[str]
+    kinds: list[str]
+    makes: list[str]
+    lost: bool = False
 
 
 @dataclass
@@ -104,19 +113,20 @@ class Exchange:
         for record in sorted(self._records.glob("*.json")):
             row = json.loads(record.read_text())
             path = self.directory / row["file"]
-            if path.exists() or report_of(path).exists():  # else it is asked again
-                self._out.append(_Out(row["bundle"], path, row["keys"]))
+            one = _Out(row["bundle"], path, row["keys"], row["kinds"], row["makes"])
+            one.lost = not path.exists() and not report_of(path).exists()
+            self._out.append(one)
 
     @property
     def _records(self) -> Path:
-        return self.root / "exchange" / _in_a_name(self.target)
+        return self.root / "exchange" / _label(self.target)
 
     def give(self, assignment: Assignment, request: Any) -> None:
         key = self._key(request)
         self._asked[key] = (assignment, request)
         if key in self._known:
-            self._news.append(self._answered(key, self._known.pop(key), None))
-        elif not any(key in one.keys for one in self._out):
+            self._news += self._answered(key, self._known.pop(key), None)
+        elif not any(key in one.keys for one in self._out if not one.lost):
             self._due.append(key)
 
     def _key(self, request: Any) -> str:
@@ -136,6 +146,11 @@ class Exchange:
         return heard
 
     def _send(self) -> None:
+        if not self.directory.is_dir():
+            raise StoreError(
+                f"{self.directory} is not there, where bundles are put",
+                hint="Mount it, or make it, and go on: tunefarm resume",
+            )
         keys, self._due = self._due, []
         requests = [self._asked[key][1] for key in keys]
         files = [file for one in requests for file in needs(one) if file.exists()]
@@ -153,9 +168,19 @@ class Exchange:
             self.runtime,
             about={"sku": self.device.sku, "number": number},
         )
-        row = {"bundle": bundle.id, "directory": str(self.directory), "file": name, "keys": keys}
+        kinds = [type(one).__name__ for one in requests]
+        made = [file for one in requests for file in makes(one, None)]
+        names = sorted({file.relative_to(self.root).as_posix() for file in made})
+        row = {
+            "bundle": bundle.id,
+            "directory": str(self.directory),
+            "file": name,
+            "keys": keys,
+            "kinds": kinds,
+            "makes": names,
+        }
         write_atomically(self._records / f"{number:04d}.json", json.dumps(row).encode())
-        self._out.append(_Out(bundle.id, path, keys))
+        self._out.append(_Out(bundle.id, path, keys, kinds, names))
         self.say(f"{len(keys)} measurements are in {path}")
         self.say(f"waiting for {report_of(path).name}; run there: python {name}")
 
@@ -164,27 +189,24 @@ class Exchange:
         if not path.exists():
             return
         try:
-            report = read_report(path, self.root)
-            refused = self._refusal(one, report)
+            report = _when_it_is_there(path, self.root)
+            if report is None:
+                return
+            if refused := self._refusal(one, report):
+                raise ArtifactTampered(refused)
         except ArtifactError as error:
-            if time.time() - path.stat().st_mtime < _COPYING_S:
-                return  # it may be on its way still
-            refused = error.message
-        self._out.remove(one)
-        if refused:
             path.rename(path.with_suffix(".refused"))
-            self.say(f"{path.name} is refused: {refused}")
-            self._out.append(one)
+            self.say(f"{path.name} is refused: {error.message}")
             return
+        self._out.remove(one)
         self._depot.receive(report.files)
-        block = report.block
         for number, key in enumerate(one.keys):
             if number not in report.answers:
-                if key in self._asked:
+                if key in self._asked and key not in self._due:
                     self._due.append(key)  # for the next one
             elif key in self._asked:
-                self._news.append(self._answered(key, report.answers[number], block))
-                block = None
+                block = report.blocks.get(number)
+                self._news += self._answered(key, report.answers[number], block)
             else:
                 self._known[key] = report.answers[number]
         self.say(f"{path.name}: {len(report.answers)} of {len(one.keys)} measured")
@@ -195,19 +217,61 @@ class Exchange:
             return "it answers another bundle"
         if report.device.fingerprint != self.device.fingerprint:
             return f"it is of {report.device.sku}, not of {self.device.sku}"
+        if strange := set(report.files) - set(one.makes):
+            return f"nobody has asked for {min(strange)}"
         for number, answer in report.answers.items():
-            key = one.keys[number] if 0 <= number < len(one.keys) else ""
-            asked = self._asked.get(key)
-            if not key or (asked and not isinstance(answer, _ANSWERS[type(asked[1])])):
+            if not 0 <= number < len(one.keys) or not is_answer(one.kinds[number], answer):
                 return f"its answer {number} is none"
         return ""
 
-    def _answered(self, key: str, answer: Any, block: Mapping[str, Any] | None) -> Answered:
+    def _answered(
+        self, key: str, answer: Any, block: Mapping[str, Any] | None
+    ) -> list[Answered | Raised]:
         assignment, _ = self._asked.pop(key)
+        if key in self._due:
+            self._due.remove(key)  # it was asked again, and the first report has come after all
         if isinstance(assignment.instruction, Screen):
+            if isinstance(answer, Failure):  # its process fell, whatever it had in hand
+                answer = ScreenOutcome(None, answer)
             begun = Block(block["canary_s"], dict(block["conditions"])) if block else None
-            answer = (answer, begun)
-        return Answered(assignment.lease, answer)
+            return [Answered(assignment.lease, (answer, begun))]
+        if isinstance(answer, Failure):
+            error = JobFailed(f"{self.device.sku}: {answer.message}")
+            return [Raised(assignment.lease, error)]
+        return [Answered(assignment.lease, answer)]
+
+
+_ANSWERS: dict[str, Any] = {
+    ScreenRequest.__name__: ScreenOutcome,
+    RaceRequest.__name__: dict[str, dict[str, tuple[float, ...]]],
+    ModelRequest.__name__: dict[str, tuple[float, ...]],
+    PlaceRequest.__name__: tuple[dict[str, tuple[float, ...]], ...],
+    CheckRequest.__name__: Checked,
+}
+"""What each request is answered with, as it comes off the wire; or with a failure."""
+
+
+def is_answer(kind: str, answer: Any) -> bool:
+    """Whether a request of this `kind` can be answered so."""
+    if isinstance(answer, Failure):
+        return True
+    if isinstance(answer, ScreenOutcome) and (answer.screening is None) == (answer.failure is None):
+        return False
+    return fits(answer, _ANSWERS[kind])
+
+
+def _when_it_is_there(path: Path, root: Path) -> Report | None:
+    """The report at `path`; None while it may still be on its way.
+
+    Raises:
+        ArtifactError: it is none.
+    """
+    try:
+        return read_report(path, root)
+    except ArtifactError:
+        if time.time() - path.stat().st_mtime < _COPYING_S:
+            return None
+        raise
 
 
 def await_device(directory: Path, target: Target, say: Callable[[str], None]) -> Device:
@@ -221,13 +285,17 @@ def await_device(directory: Path, target: Target, say: Callable[[str], None]) ->
     path = directory / f"probe-{_label(target)}.bundle"
     report = report_of(path)
     if not report.exists():
-        runtime = runtime_files(directory / WHEELS)
+        runtime = runtime_files(directory / WHEELS, target.kind == "cuda")
         write_bundle(path, "probe", target, "", (), directory, (), runtime)
         say(f"which device is it? Run there: python {path.name}")
         say(f"waiting for {report}")
-    while not report.exists():
-        time.sleep(_POLL_S)
-    found = read_report(report, directory).device
+    read = None
+    while read is None:
+        if report.exists():
+            read = _when_it_is_there(report, directory)
+        if read is None:
+            time.sleep(_POLL_S)
+    found = read.device
     path.unlink(missing_ok=True)
     if not target.admits(found.target):
         raise NoDevice(
@@ -238,12 +306,10 @@ def await_device(directory: Path, target: Target, say: Callable[[str], None]) ->
 
 
 def _label(target: Target) -> str:
-    """For people."""
-    return str(target.get("arch") or target.get("mcpu") or target.kind)
-
-
-def _in_a_name(target: Target) -> str:
-    return re.sub(r"[^A-Za-z0-9._=-]+", "-", target.text)
+    """For people, and another one for every target."""
+    words = str(target.get("arch") or target.get("mcpu") or target.kind)
+    digest = hashlib.sha256(target.text.encode()).hexdigest()[:6]
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', words)}-{digest}"
 
 
 def report_of(bundle: Path) -> Path:
@@ -268,15 +334,14 @@ def accept(home: Home, report: Path) -> tuple[str, int]:
         ArtifactError: it is no sound report.
         UnknownJob: no job of this home has asked for it.
     """
+    found = read_report(report, home.root)
     for record in sorted(home.jobs.glob("*/exchange/*/*.json")):
         row = json.loads(record.read_text())
-        root = record.parents[2]
-        if row["bundle"] == read_report(report, root).bundle:
+        if row["bundle"] == found.bundle:
             place = report_of(Path(row["directory"]) / row["file"])
             if place.resolve() != report.resolve():
                 write_atomically(place, report.read_bytes())
-            return root.name, len(read_report(report, root).answers)
-    read_report(report, home.root)
+            return record.parents[2].name, len(found.answers)
     raise UnknownJob(
         f"no job of this farm home has asked for {report}",
         hint=f"Is it another home's? This one is {home.root}.",

@@ -208,7 +208,7 @@ class TargetRun:
     def _exchange(self, directory: Path) -> Exchange:
         root = self.home.job_dir(self.job.id)
         device, resolved = self.target.device, self.target.resolved
-        runtime = runtime_files(directory / WHEELS)
+        runtime = runtime_files(directory / WHEELS, resolved.kind == "cuda")
         return Exchange(directory, root, resolved, device, self._say, runtime)
 
     def _leave_lessons(self) -> None:
@@ -415,6 +415,7 @@ class TargetRun:
         )
 
     def _flag(self, unit: str, reason: str) -> None:
+        unit = device_of(unit)
         self.journal.add_event(
             self.job.id, "implausible", target=self.target.name, unit=unit, reason=reason
         )

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from tunefarm.devices import cpu
-from tunefarm.errors import JobFailed
+from tunefarm.errors import JobFailed, last_line
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest
@@ -22,7 +22,7 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.results.artifact import Packaged, package
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
-from tunefarm.scheduler import actors
+from tunefarm.scheduler import actors, farm
 from tunefarm.search.candidate import UNTUNED, Candidate, baseline
 
 _POLL_S = 0.5
@@ -57,11 +57,12 @@ class UnmeasuredRun:
         started = time.monotonic()
         job, name = self.job.id, self.target.name
         self.journal.add_tasks(job, name, self.program.tasks)
+        here = farm.this_node()  # its files are
         builders = [
-            actors.spawn(actors.BuildWorker, None, self.protocol.compile_limit_s)
+            actors.spawn(actors.BuildWorker, None, self.protocol.compile_limit_s, node=here)
             for _ in range(cpu.usable_cores())
         ]
-        search = actors.spawn(actors.SearchWorker, self._plan())
+        search = actors.spawn(actors.SearchWorker, self._plan(), node=here)
         try:
             traces = self._built(builders, self._chosen(search))
             tuned = sum(trace != UNTUNED for trace in traces.values())
@@ -124,6 +125,10 @@ class UnmeasuredRun:
                     self.job.id, self.target.name, candidate.id, outcome.failure
                 )
                 traces[task] = UNTUNED
+            else:
+                self.journal.add_resources(
+                    self.job.id, self.target.name, candidate.id, outcome.library.resources
+                )
         return traces
 
     def _candidate(self, task: str, trace: str) -> Candidate:
@@ -157,5 +162,6 @@ class UnmeasuredRun:
             if ready:
                 try:
                     return ray.get(reference)
-                except ray.exceptions.RayTaskError as error:
-                    raise JobFailed(f"{self.target.name}: {error.cause or error}") from error
+                except ray.exceptions.RayError as error:
+                    cause = getattr(error, "cause", None) or error
+                    raise JobFailed(f"{self.target.name}: {last_line(cause)}") from error

@@ -36,7 +36,8 @@ def test_an_architecture_that_is_not_known_is_refused(text: str) -> None:
     [
         ("sm_80", 13, Driver(13, ((8, 0),)), []),
         ("sm_80", 12, Driver(13, ((8, 6),)), []),
-        ("sm_80", 13, Driver(13, ((7, 5), (8, 9))), []),
+        ("sm_80", 13, Driver(13, ((8, 9), (7, 5))), []),
+        ("sm_80", 13, Driver(13, ((7, 5), (8, 9))), ["first GPU is sm_75"]),
         ("sm_86", 13, Driver(13, ((8, 0),)), ["sm_80"]),
         ("sm_80", 13, Driver(13, ((9, 0),)), ["sm_90"]),
         ("sm_90a", 13, Driver(12, ((9, 0),)), ["driver for CUDA 13"]),

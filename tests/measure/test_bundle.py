@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import venv
@@ -37,6 +38,7 @@ from tunefarm.measure.gate import Parity
 from tunefarm.measure.runner import KernelRace, RaceRequest, ScreenOutcome, ScreenRequest
 from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.measure.wire import WireError, canonical, from_wire, to_wire
+from tunefarm.process import ChildDied
 
 X = (TensorSpec("x", (4,), "float32"), TensorSpec("y", (4,), "float32"))
 ANSWERS = [
@@ -56,6 +58,9 @@ class SimulatedDevice:
 
     def canary(self) -> float | None:
         return 0.001
+
+    def conditions(self) -> dict[str, object]:
+        return {"temperature_c": 40}
 
     def close(self) -> None:
         pass
@@ -106,8 +111,10 @@ def test_what_travels_is_data(tmp_path: Path) -> None:
     for path in ("/etc/passwd", "a/../../b"):
         with pytest.raises(WireError, match="not below"):
             from_wire({"path": path}, tmp_path)
-    with pytest.raises(WireError, match="no place"):
-        to_wire(float("nan"), tmp_path)
+    assert from_wire(to_wire([math.inf, -math.inf], tmp_path), tmp_path) == (math.inf, -math.inf)
+    for part in ({"samples": "x"}, {"samples": ["x"]}, {"samples": [1.0], "truncated": 3}):
+        with pytest.raises(WireError, match="Screening"):
+            from_wire({"is": "Screening", "truncated": False, **part}, tmp_path)
     for nonsense in ({"is": "Popen"}, {"is": "Failure"}, {"is": "Parity", "max": 1}, {"a": 1}):
         with pytest.raises(WireError):
             from_wire(nonsense, tmp_path)
@@ -133,7 +140,9 @@ def test_a_bundle_goes_round_by_a_simulated_device(paper, tmp_path: Path) -> Non
         n: ScreenOutcome(Screening((0.5, 0.25, 0.5), False), None) for n in range(2)
     }
     assert found.files == {"reference/a.npz": b"a reference"}
-    assert found.block is not None
+    assert set(found.blocks) == {0}
+    assert found.blocks[0]["canary_s"] == 0.001
+    assert found.blocks[0]["conditions"]["temperature_c"] == 40
     assert said[0].startswith("2 measurements on Paper GPU")
 
 
@@ -146,8 +155,54 @@ def test_an_interrupted_run_leaves_what_it_has(paper, tmp_path: Path) -> None:
                 raise KeyboardInterrupt
             return super().screen(request)
 
-    run_bundle(path, tmp_path / "report", lambda text: None, gpu, Interrupted())
-    assert set(read_report(tmp_path / "report", root).answers) == {0}
+    report = tmp_path / "report"
+    run_bundle(path, report, lambda text: None, gpu, Interrupted())
+    assert set(read_report(report, root).answers) == {0}
+    again = SimulatedDevice()
+    run_bundle(path, report, lambda text: None, gpu, again)
+    assert set(read_report(report, root).answers) == {0, 1}
+    assert len(again.asked) == 1, "what was measured is not measured again"
+    other = replace(gpu, host="another machine of the kind")
+    run_bundle(path, report, lambda text: None, other, Interrupted())
+    assert set(read_report(report, root).answers) == {0, 1}
+
+
+def test_an_unfinished_report_is_not_taken_for_the_whole(
+    paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tunefarm.measure import bundle_run
+
+    path, _, root, gpu = paper
+    report = tmp_path / "report"
+    monkeypatch.setattr(bundle_run, "SAVE_EVERY_S", 0.0)
+
+    class Killed(SimulatedDevice):
+        def screen(self, request: ScreenRequest) -> ScreenOutcome:
+            if self.asked:
+                raise MemoryError("somebody has ended it")
+            return super().screen(request)
+
+    with pytest.raises(MemoryError):
+        run_bundle(path, report, lambda text: None, gpu, Killed())
+    assert not report.exists()
+    again = SimulatedDevice()
+    run_bundle(path, report, lambda text: None, gpu, again)
+    assert len(again.asked) == 1
+    assert set(read_report(report, root).answers) == {0, 1}
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_a_process_that_falls_is_an_answer(paper, tmp_path: Path) -> None:
+    path, _, root, gpu = paper
+
+    class Falls(SimulatedDevice):
+        def screen(self, request: ScreenRequest) -> ScreenOutcome:
+            raise ChildDied(-11, "")
+
+    run_bundle(path, tmp_path / "report", lambda text: None, gpu, Falls())
+    answers = read_report(tmp_path / "report", root).answers
+    assert all("SIGSEGV" in one.message for one in answers.values())
+    assert len(answers) == 2
 
 
 def test_equal_bundles_have_equal_bytes(paper, tmp_path: Path) -> None:
@@ -210,6 +265,40 @@ def test_a_bundle_that_is_none_is_refused(paper, tmp_path: Path, change, error) 
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.replace(b'"files": {', b'"files": [1], "x": {'),
+        lambda data: data.replace(b'"canary_s"', b'"canary"'),
+        lambda data: data.replace(b'"samples"', b'"sample"'),
+        lambda data: data.replace(b"0.25", b'"fast"'),
+        lambda data: b"[" * 100_000,
+        lambda data: b"{}",
+    ],
+)
+def test_a_report_that_is_none_is_refused(paper, tmp_path: Path, change) -> None:
+    path, _, root, gpu = paper
+    run_bundle(path, tmp_path / "report", lambda text: None, gpu, SimulatedDevice())
+    bad = _rewritten(tmp_path / "report", tmp_path / "bad", "report.json", change)
+    with pytest.raises(ArtifactTampered):
+        read_report(bad, root)
+
+
+def test_a_damaged_report_is_refused(paper, tmp_path: Path) -> None:
+    path, _, root, gpu = paper
+    run_bundle(path, tmp_path / "report", lambda text: None, gpu, SimulatedDevice())
+    whole = (tmp_path / "report").read_bytes()
+    read = 0
+    for at in range(0, len(whole), 7):
+        (tmp_path / "bad").write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        try:
+            read_report(tmp_path / "bad", root)
+            read += 1  # in a date or another field that nobody believes
+        except (ArtifactTampered, ArtifactIncompatible):
+            pass
+    assert read < len(whole) / 7 / 4
+
+
 @pytest.mark.parametrize("content", [b"", b"no archive", None])
 def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, content) -> None:
     path = tmp_path / "x"
@@ -223,7 +312,7 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, content) -> None:
 
 def test_a_report_whose_files_leave_the_job_is_refused(tmp_path: Path, device: Device) -> None:
     for name in ("../elsewhere", "/etc/passwd"):
-        write_report(tmp_path / "r", Report("b", device, {}, None, {name: b""}), tmp_path)
+        write_report(tmp_path / "r", Report("b", device, {}, {}, {name: b""}), tmp_path)
         with pytest.raises(ArtifactTampered, match="not below its job"):
             read_report(tmp_path / "r", tmp_path)
 
@@ -231,7 +320,7 @@ def test_a_report_whose_files_leave_the_job_is_refused(tmp_path: Path, device: D
 def test_a_report_keeps_its_paths_below_the_job(tmp_path: Path, device: Device) -> None:
     root = tmp_path / "job"
     report = Report(
-        "b", device, {3: Checked(root / "tuned.so", Parity(0.0, 0.0, True), None)}, None, {}
+        "b", device, {3: Checked(root / "tuned.so", Parity(0.0, 0.0, True), None)}, {}, {}
     )
     write_report(tmp_path / "report", report, root)
     elsewhere = tmp_path / "elsewhere"

@@ -12,7 +12,7 @@ from tests.bench import PROTOCOL
 from tests.measure.test_bundle import SimulatedDevice
 from tunefarm.devices.device import Device
 from tunefarm.devices.target import make_target
-from tunefarm.errors import ArtifactTampered, NoDevice, UnknownJob
+from tunefarm.errors import ArtifactTampered, NoDevice, StoreError, UnknownJob
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.home import Home
 from tunefarm.measure.build import Library
@@ -20,7 +20,8 @@ from tunefarm.measure.bundle import read_bundle, read_report, write_report
 from tunefarm.measure.bundle_run import run_bundle
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.runner import RaceRequest, ScreenRequest
-from tunefarm.scheduler.crew import Answered
+from tunefarm.process import ChildDied
+from tunefarm.scheduler.crew import Answered, Raised
 from tunefarm.scheduler.exchange import (
     Exchange,
     accept,
@@ -42,6 +43,7 @@ class Lab:
         self.home = Home(place / "home").prepare()
         self.root = self.home.job_dir("job-1")
         self.directory = place / "carried"
+        self.directory.mkdir()
         self.device = replace(device, target=TARGET, sku="Paper GPU")
         self.said: list[str] = []
         self.given = 0
@@ -172,11 +174,40 @@ def test_a_later_life_waits_for_what_is_out(lab: Lab) -> None:
 def test_a_bundle_that_is_lost_is_sent_again(lab: Lab) -> None:
     lab.ask("a", untuned=True)
     lab.answers()
-    lab.bundles()[0].unlink()
+    (first,) = lab.bundles()
+    carried = first.read_bytes()
+    first.unlink()
     lab.begin()
-    lab.ask("a", untuned=True)
+    again = lab.ask("a", untuned=True)
     lab.answers()
     assert len(lab.bundles()) == 1
+    # It was not lost, only elsewhere: its report counts, and nobody needs the other one's.
+    first.write_bytes(carried)
+    lab.measure(first)
+    assert set(lab.answers()) == {again}
+
+
+def test_where_bundles_go_is_not_made_up(lab: Lab) -> None:
+    lab.directory.rmdir()
+    lab.ask("a", untuned=True)
+    with pytest.raises(StoreError, match="is not there"):
+        lab.answers()
+
+
+def test_a_process_that_falls_ends_the_job_in_words(lab: Lab) -> None:
+    lease = Lease(1, 77)
+    request = RaceRequest((), PROTOCOL, 2, 0)
+    lab.exchange.give(Assignment(lease, RunProcess(Phase.RACE, 0, lab.joined[0])), request)
+    lab.exchange.hear(False)
+
+    class Falls(SimulatedDevice):
+        def race(self, request):
+            raise ChildDied(-11, "")
+
+    lab.measure(lab.bundles()[0], runner=Falls())
+    (one,) = lab.exchange.hear(False)
+    assert isinstance(one, Raised)
+    assert "SIGSEGV" in str(one.error)
 
 
 def test_a_report_of_another_device_is_refused(lab: Lab) -> None:
@@ -202,6 +233,11 @@ def test_a_report_of_another_device_is_refused(lab: Lab) -> None:
     write_report(report_of(bundle), strange, lab.root)
     assert lab.answers() == {}
     assert "answer 0 is none" in lab.said[-1]
+    nosy = replace(found, files={**found.files, "cuda/prepack-0.so": b"surprise"})
+    write_report(report_of(bundle), nosy, lab.root)
+    assert lab.answers() == {}
+    assert "nobody has asked for cuda/prepack-0.so" in lab.said[-1]
+    assert not (lab.root / "cuda" / "prepack-0.so").exists()
     report_of(bundle).write_bytes(genuine)
     assert set(lab.answers()) == {lease}
 
@@ -255,17 +291,29 @@ def test_a_report_from_elsewhere_is_handed_to_its_job(lab: Lab, tmp_path: Path) 
 
 
 def test_a_device_is_known_by_its_report(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = lab.directory / "probe-sm_90.bundle"
     said: list[str] = []
 
     def carried(text: str) -> None:
         said.append(text)
         if "waiting" in text:
-            lab.measure(path)
+            lab.measure(lab.bundles()[0])
 
     assert await_device(lab.directory, TARGET, carried) == lab.device
-    assert "python probe-sm_90.bundle" in said[0]
+    assert "python probe-sm_90-" in said[0]
     assert await_device(lab.directory, TARGET, said.append) == lab.device, "asked again"
-    report_of(path).rename(report_of(lab.directory / "probe-sm_80.bundle"))
+    other = make_target("cuda", {"arch": "sm_80"})
+
+    def carried_elsewhere(text: str) -> None:
+        if "waiting" in text:
+            run_bundle(
+                lab.bundles()[0],
+                report_of(lab.bundles()[0]),
+                lambda text: None,
+                replace(lab.device, target=other),
+                SimulatedDevice(),
+            )
+            found = read_report(report_of(lab.bundles()[0]), lab.root)
+            write_report(report_of(lab.bundles()[0]), replace(found, device=lab.device), lab.root)
+
     with pytest.raises(NoDevice, match="sm_80"):
-        await_device(lab.directory, make_target("cuda", {"arch": "sm_80"}), said.append)
+        await_device(lab.directory, other, carried_elsewhere)
