@@ -274,7 +274,7 @@ def _resolve(
 ) -> tuple[list[JobTarget], dict[str, str]]:
     """The targets that devices serve, and why the others do not count; what to do with these is
     `otherwise` (``fail``, ``skip`` or ``build``)."""
-    from tunefarm.devices.registry import device_for
+    from tunefarm.devices.registry import device_for, local_devices
     from tunefarm.devices.standing import Use, check_free, standing
     from tunefarm.devices.target import parse_targets
     from tunefarm.errors import NoDevice
@@ -300,8 +300,7 @@ def _resolve(
         resolved = target.with_attrs(dict(device.target.attrs))
         if any((t.resolved, t.device) == (resolved, device) for t in chosen):
             continue  # the same target under another name
-        builder = next(one for one in devices if one.target.kind == "llvm")
-        tools = _toolchain(target, builder if target.kind == "cuda" else device)
+        tools = _toolchain(target, local_devices(home)[0] if target.kind == "cuda" else device)
         chosen.append(JobTarget(target.text, resolved, device, tools))
     if not chosen:
         reasons = "; ".join(skipped.values())

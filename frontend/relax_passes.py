@@ -145,7 +145,7 @@ def extract_tasks(module: tvm.IRModule, directory: Path) -> tuple[TuningTask, ..
             name=_readable(name),
             functions=(name,),
             weight=calls.get(name, 0),
-            flops=_flops(workload),
+            flops=flops_of(workload),
             bytes=sum(_bytes(spec) for spec in args),
             args=args,
             constants=free_arguments(function),
@@ -153,7 +153,7 @@ def extract_tasks(module: tvm.IRModule, directory: Path) -> tuple[TuningTask, ..
     return tuple(sorted(tasks.values(), key=lambda t: (-t.weight * t.flops, t.id)))
 
 
-def _flops(workload: tvm.IRModule) -> float:
+def flops_of(workload: tvm.IRModule) -> float:
     try:
         return float(tvm.s_tir.analysis.estimate_tir_flops(workload))
     except Exception:  # kernels of pure data movement have none that it can count

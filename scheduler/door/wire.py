@@ -40,7 +40,7 @@ class Submission(BaseModel):
     retune: bool = False
     transfer: bool = True
     seed: int = 0
-    no_device: Literal["fail", "skip"] = "fail"
+    no_device: Literal["fail", "skip", "build"] = "fail"
     priority: Literal["low", "normal", "high"] = "normal"
 
     def arguments(self) -> list[str]:

@@ -1,0 +1,110 @@
+"""What PyTorch makes of the kernels of `gpu.py`, on the GPU of this machine; needs PyTorch alone.
+
+    python gpu_rivals.py RESULTS.json [--seconds 0.2] [--no-inductor]
+
+Eager (cuBLAS, cuDNN) and, unless told not to, Inductor with its widest search (which uses Triton).
+Medians over samples of several calls between two events of the device, with everything at hand, as
+`gpu.py`'s bundle has it; float32 without tf32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+CONVOLUTIONS = (
+    (56, 64, 64, 3),
+    (56, 64, 256, 1),
+    (28, 128, 128, 3),
+    (14, 256, 256, 3),
+    (7, 512, 512, 3),
+)
+SAMPLE_MS = 2.0
+
+
+def kernels(dtype: torch.dtype) -> dict[str, tuple[Callable[..., Any], list[torch.Tensor]]]:
+    """By name: what computes it, and its arguments; of convolutions in channels-last memory."""
+    name = str(dtype).removeprefix("torch.")
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.rand(shape, dtype=dtype, device="cuda") - 0.5
+
+    found: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {}
+    for size in (1024, 2048, 4096, 8192):
+        found[f"product {size} {name}"] = (torch.matmul, [random(size, size), random(size, size)])
+    for rows, channels, filters, taps in CONVOLUTIONS:
+        label = "x".join(map(str, (rows, channels, filters, taps)))
+        image = random(1, channels, rows, rows).to(memory_format=torch.channels_last)
+        weights = random(filters, channels, taps, taps).to(memory_format=torch.channels_last)
+
+        def convolve(x: torch.Tensor, w: torch.Tensor, pad: int = taps // 2) -> torch.Tensor:
+            return functional.conv2d(x, w, padding=pad)
+
+        found[f"convolution {label} {name}"] = (convolve, [image, weights])
+    x, scale, shift = random(4096, 1024), random(1024), random(1024)
+    found[f"softmax {name}"] = (lambda x: functional.softmax(x, dim=1), [x])
+    found[f"layer norm {name}"] = (
+        lambda x, g, b: functional.layer_norm(x, [1024], g, b, 1e-5),
+        [x, scale, shift],
+    )
+    q, k, p = random(12, 512, 64), random(12, 512, 64), random(12, 512, 512)
+    found[f"attention q k {name}"] = (lambda q, k: torch.bmm(q, k.transpose(1, 2)), [q, k])
+    found[f"attention p v {name}"] = (torch.bmm, [p, k])
+    return found
+
+
+def seconds(call: Callable[[], Any], budget_s: float) -> float:
+    for _ in range(3):
+        call()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def sample(number: int) -> float:
+        begin.record()
+        for _ in range(number):
+            call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / number
+
+    number = max(1, round(SAMPLE_MS / max(1e-4, sample(1))))
+    count = max(5, min(200, round(budget_s * 1e3 / SAMPLE_MS)))
+    return statistics.median(sample(number) for _ in range(count)) * 1e-3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--no-inductor", action="store_true")
+    a = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    rows: dict[str, dict[str, float]] = {}
+    versions = f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
+    for dtype in (torch.float16, torch.float32):
+        for name, (function, arguments) in kernels(dtype).items():
+            rows[name] = {"PyTorch": seconds(lambda f=function, x=arguments: f(*x), a.seconds)}
+            if not a.no_inductor:
+                try:
+                    torch._dynamo.reset()
+                    compiled = torch.compile(function, mode="max-autotune-no-cudagraphs")
+                    rows[name]["Inductor"] = seconds(
+                        lambda f=compiled, x=arguments: f(*x), a.seconds
+                    )
+                except Exception as error:  # a rival that fails is a row without it
+                    print(f"{name}: Inductor: {str(error).splitlines()[0][:200]}")
+            print(name, {rival: f"{s * 1e6:.1f} us" for rival, s in rows[name].items()}, flush=True)
+            found = {"device": torch.cuda.get_device_name(), "versions": versions, "kernels": rows}
+            a.results.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
