@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cuda import needs_compiler
 from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import parse_target
 from tunefarm.errors import UnsupportedTarget
@@ -25,18 +26,6 @@ ptxas info    : Function properties for second_kernel
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 32 registers, 376 bytes cmem[0]
 """
-
-
-def _compiler() -> str:
-    try:
-        return cuda.cuda_compiler()
-    except UnsupportedTarget as error:
-        return "" if "nothing here compiles CUDA" in error.message else "broken"
-
-
-needs_compiler = pytest.mark.skipif(
-    not _compiler(), reason="nothing here compiles CUDA: no nvcc on the path, and no NVRTC"
-)
 
 
 def test_the_compilers_report_is_read() -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from tests import models
 from tests.command import finish, start, tunefarm
-from tests.measure.test_bundle import SimulatedDevice
-from tests.measure.test_cuda import needs_compiler
+from tests.cuda import needs_compiler
+from tests.simulated import SimulatedDevice
 from tunefarm.devices.device import Device
 from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import parse_target

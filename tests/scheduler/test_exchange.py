@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import PROTOCOL
-from tests.measure.test_bundle import SimulatedDevice
+from tests.simulated import SimulatedDevice
 from tunefarm.devices.device import Device
 from tunefarm.devices.target import make_target
 from tunefarm.errors import ArtifactTampered, NoDevice, StoreError, UnknownJob

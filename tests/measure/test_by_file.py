@@ -16,6 +16,7 @@ import pytest
 
 from tests import models
 from tests.bench import PROTOCOL, imported
+from tests.simulated import SimulatedDevice
 from tunefarm.devices.device import Device
 from tunefarm.devices.here import device_here
 from tunefarm.devices.probe import probe
@@ -48,32 +49,6 @@ ANSWERS = [
     Checked(Path("/job/model/tuned.so"), Parity(0.0, 1e-6, True), None),
     (({"kernel": (0.1,)}), {"kernel": (0.2,)}),
 ]
-
-
-class SimulatedDevice:
-    """A device of a kind that nobody here has: it tells times without running anything."""
-
-    def __init__(self) -> None:
-        self.asked: list[ScreenRequest] = []
-
-    def canary(self) -> float | None:
-        return 0.001
-
-    def conditions(self) -> dict[str, object]:
-        return {"temperature_c": 40}
-
-    def close(self) -> None:
-        pass
-
-    def screen(self, request: ScreenRequest) -> ScreenOutcome:
-        self.asked.append(request)
-        assert request.library.path.read_bytes() == b"a library"
-        if request.make_reference:
-            request.facts.reference.parent.mkdir(parents=True, exist_ok=True)
-            request.facts.reference.write_bytes(b"a reference")
-        else:
-            assert request.facts.reference.read_bytes() == b"a reference"
-        return ScreenOutcome(Screening((0.5, 0.25, 0.5), False), None)
 
 
 def _on_paper(root: Path) -> list[ScreenRequest]:
