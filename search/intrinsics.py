@@ -3,17 +3,20 @@
 `import tvm.s_tir.tensor_intrin` registers the intrinsics of every target, and inspects the whole
 call stack twice for each (88 % of the 12-27 s). `TuneContext` imports that package on every
 construction. So the package is put in place here without its `__init__`, and only the submodules
-that the target can use are imported: 0.05-0.3 s for x86.
+that the target can use are imported: 0.05-0.3 s for x86, 2 s for CUDA.
 
 `tests/search/test_intrinsics.py` fails when an upgrade of TVM changes what this rests on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
 import types
+from collections.abc import Iterator
+from typing import Any
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SUBMODULES = {"llvm": {"x86_64": ("x86",), "aarch64": ("arm_cpu",)}, "cuda": {"": ("cuda",)}}
@@ -36,6 +39,34 @@ def register_intrinsics(kind: str, machine: str = "x86_64") -> tuple[str, ...]:
         tvm.s_tir.tensor_intrin = package
     families = _SUBMODULES.get(kind, {})
     names = families.get(machine, families.get("", ()))
-    for name in names:
-        importlib.import_module(f"{_PACKAGE}.{name}")
+    with _without_stack():
+        for name in names:
+            importlib.import_module(f"{_PACKAGE}.{name}")
     return names
+
+
+@contextlib.contextmanager
+def _without_stack() -> Iterator[None]:
+    """Spare the parser its looks at the call stack: they tell whether a function is in a class,
+    which no intrinsic is. CUDA's ones are a hundred: 2 s instead of 9."""
+    from tvm.tirx.script.parser import entry
+
+    kept = entry.inspect
+    entry.inspect = _Inspect(kept)
+    try:
+        yield
+    finally:
+        entry.inspect = kept
+
+
+class _Inspect:
+    """The module `inspect`, with an empty stack."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self._module = module
+
+    def stack(self) -> list[Any]:
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)

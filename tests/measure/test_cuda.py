@@ -101,8 +101,7 @@ def _product(size: int, dtype: str):
 
 @pytest.mark.tvm
 @needs_compiler
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("arch", "dtype"), [("sm_80", "float32"), ("sm_90", "float16")])
 def test_candidates_are_built_with_machine_code_inside(
     arch, dtype, builder: Builder, tmp_path: Path
 ) -> None:

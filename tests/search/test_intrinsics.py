@@ -24,6 +24,27 @@ print(seconds)
 """
 
 
+CUDA = """
+import time
+import tvm
+started = time.perf_counter()
+from tunefarm.search.intrinsics import register_intrinsics
+assert register_intrinsics("cuda") == ("cuda",)
+seconds = time.perf_counter() - started
+from tvm.s_tir import TensorIntrin
+assert TensorIntrin.get("wmma_sync_16x16x16_f16f16f16") is not None
+from tvm.tirx.script.parser import entry
+import inspect
+assert entry.inspect is inspect
+print(seconds)
+"""
+
+
+def test_those_of_gpus_are_quick_too() -> None:
+    done = subprocess.run([sys.executable, "-c", CUDA], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 6.0
+
+
 def test_only_the_targets_own_intrinsics_are_imported_and_quickly() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 6.0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,21 +12,25 @@ from pathlib import Path
 import pytest
 
 from tests import models
-from tests.command import finish, start, tunefarm
+from tests.bench import PROTOCOL
+from tests.command import Done, tunefarm
 from tests.cuda import needs_compiler
 from tests.simulated import SimulatedDevice
 from tunefarm.devices.device import Device
 from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import parse_target
 from tunefarm.home import Home
+from tunefarm.measure.build import Library
 from tunefarm.measure.bundle import read_bundle
 from tunefarm.measure.bundle_run import run_bundle
-from tunefarm.measure.facts import Checked, Screening
+from tunefarm.measure.facts import Checked, KernelFacts, Screening
 from tunefarm.measure.gate import Parity
-from tunefarm.measure.runner import ScreenOutcome
+from tunefarm.measure.runner import ScreenOutcome, ScreenRequest
 from tunefarm.results.bundle import open_bundle
+from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
-from tunefarm.scheduler.exchange import report_of
+from tunefarm.scheduler.exchange import Exchange, report_of
+from tunefarm.scheduler.messages import Assignment, Lease, Screen
 
 pytestmark = pytest.mark.tvm  # it starts Ray too, but nothing here is timed
 GPU = "cuda:arch=sm_90"
@@ -94,49 +96,17 @@ def carried(directory: Path, device: Device) -> Iterator[Counter[str]]:
         thread.join()
 
 
-@needs_compiler
-def test_a_gpu_that_no_network_leads_to(tmp_path: Path, device: Device) -> None:
-    """A whole job; interrupted while its first bundle is away, it takes the report when it goes
-    on."""
-    env = {"TUNEFARM_HOME": str(tmp_path / "home"), "TUNEFARM_CACHE": str(tmp_path / "cache")}
-    model = models.single_matmul(tmp_path / "matmul.onnx", 96)
-    lab = tmp_path / "lab"
-    with carried(lab, device):
-        process = start(
-            *("submit", model, "--targets", GPU, "--trials", 6, "--measure-by-bundle", lab),
-            **env,
-        )
-        while not list(lab.glob("probe*.report")):
-            time.sleep(0.1)
-    while not list(lab.glob("matmul-*.bundle")):
-        time.sleep(0.1)
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    interrupted = finish(process)
-    assert interrupted.code == 130, interrupted.err
-    (row,) = tunefarm("jobs", "--json", **env).json["jobs"]
-    job = row["job"]
-    stick = tmp_path / "stick"
-    assert tunefarm("measure", "export", job, stick, **env).code == 0
-    (first,) = stick.glob("*.bundle")
-    with carried(stick, device):
-        while not report_of(first).exists():
-            time.sleep(0.1)
-    taken = tunefarm("measure", "import", report_of(first), "--json", **env).json
-    assert taken == {"job": job, "answers": 1, "running": False}
-    with carried(lab, device) as bundles:
-        done = tunefarm("resume", job, "--json", **env)
-    assert done.code == 0, done.err[-3000:]
-    row = done.json["targets"][GPU]
+def look_at(done: Done, bundles: Counter[str], home: Path, trials: int) -> None:
+    """What such a job has come to, on record and in its artifact."""
+    row, job = done.json["targets"][GPU], done.json["job"]
     assert row["verdict"] == "FASTER"
     assert row["speedup"] == pytest.approx(2.0, rel=0.05)
-    assert row["candidates"] == 6
-    assert set(bundles) == {job}
+    assert row["candidates"] == trials
     assert bundles[job] >= 5, "candidates, race, held-out runs, the model, its check"
-    journal = Journal(Home(tmp_path / "home"))
+    journal = Journal(Home(home))
     assert {one.unit for one in journal.measurements(job, GPU)} == {"paper-gpu"}
     taken = journal.resources(job, GPU)
-    assert len(taken) >= 6
+    assert len(taken) >= trials
     assert all(one.registers > 0 for of in taken.values() for one in of)
     (target,) = journal.targets(job)
     assert target.device.sku == "Paper GPU"
@@ -144,6 +114,30 @@ def test_a_gpu_that_no_network_leads_to(tmp_path: Path, device: Device) -> None:
     journal.close()
     manifest = open_bundle(Path(row["artifact"])).manifest
     assert manifest["requires"]["gpu"]["arch"] == "sm_90"
+
+
+@needs_compiler
+def test_a_gpu_that_no_network_leads_to(tmp_path: Path, device: Device) -> None:
+    env = {"TUNEFARM_HOME": str(tmp_path / "home"), "TUNEFARM_CACHE": str(tmp_path / "cache")}
+    model = models.single_matmul(tmp_path / "matmul.onnx", 96)
+    lab = tmp_path / "lab"
+    with carried(lab, device) as bundles:
+        done = tunefarm(
+            *(
+                "submit",
+                model,
+                "--targets",
+                GPU,
+                "--trials",
+                3,
+                "--measure-by-bundle",
+                lab,
+                "--json",
+            ),
+            **env,
+        )
+    assert done.code == 0, done.err[-3000:]
+    look_at(done, bundles, tmp_path / "home", 3)
 
 
 @needs_compiler
@@ -161,6 +155,44 @@ def test_a_target_without_a_device_is_built_and_never_promoted(tmp_path: Path) -
     assert manifest["device"]["sku"] == ""
     pulled = tunefarm("artifacts", "pull", "matmul", "-o", tmp_path / "release", **env)
     assert pulled.code != 0, "what nobody has run must not be released"
+
+
+def test_bundles_and_reports_are_carried_by_hand(
+    tmp_path: Path, home: Home, device: Device
+) -> None:
+    """What a job waits for is copied to a stick, measured, and its report handed in."""
+    gpu = replace(device, target=completed(parse_target(GPU)), sku="Paper GPU", id="paper-gpu")
+    lab, stick = tmp_path / "lab", tmp_path / "stick"
+    lab.mkdir()
+    journal = Journal(home)
+    for name, exchange in (("by-file-1", str(lab)), ("plain-1", None)):
+        options = {"exchange": exchange, "skipped": {}, "tracking_uri": ""}
+        job = Job(name, name, 1.7e9, "0" * 64, "net.onnx", options, PROTOCOL.to_dict())
+        journal.add_job(job, [JobTarget(GPU, gpu.target, gpu, "tc")])
+    journal.close()
+    root = home.job_dir("by-file-1")
+    exchange = Exchange(lab, root, gpu.target, gpu, lambda text: None)
+    unit = exchange.hear(False)[0].unit
+    library = Library(root / "k.so", ())
+    library.path.parent.mkdir(parents=True)
+    library.path.write_bytes(b"a library")
+    facts = KernelFacts("a" * 16, (), 1.0, root / "k.npz")
+    request = ScreenRequest(library, facts, PROTOCOL, None, True)
+    exchange.give(Assignment(Lease(1, 0), Screen("k", None, unit)), request)
+    exchange.hear(False)
+    copied = tunefarm("measure", "export", "by-file-1", stick, "--json").json
+    (bundle,) = map(Path, copied["bundles"])
+    assert bundle.parent == stick
+    run_bundle(bundle, report_of(bundle), lambda text: None, gpu, SimulatedDevice())
+    taken = tunefarm("measure", "import", report_of(bundle), "--json").json
+    assert taken == {"job": "by-file-1", "answers": 1, "running": False}
+    assert len(exchange.hear(False)) == 1
+    assert tunefarm("measure", "export", "by-file-1", stick, "--json").json["bundles"] == []
+    assert tunefarm("measure", "export", "plain-1", stick).code == 2
+    assert tunefarm("measure", "import", library.path).code == 6
+    refused = tunefarm("measure", "run", bundle)
+    assert refused.code == 4, "there is no such device here"
+    assert "cuda" in refused.err
 
 
 def test_options_that_do_not_go_together_are_refused(tmp_path: Path, home: Home) -> None:
