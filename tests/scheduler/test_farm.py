@@ -27,7 +27,10 @@ def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path
         done = tunefarm("watch", job, "--json", **user)
         assert done.code == 0, done.err
         row = done.json["targets"]["llvm"]
-        assert row["verdict"] == "FASTER"
+        # Two machines of one host's cores time at once and disturb each other: how sure the verdict
+        # is depends on the hour, which way it goes does not.
+        assert row["verdict"] in ("FASTER", "AMBIGUOUS")
+        assert row["speedup"] > 2
         assert row["parity"]["passed"]
         pulled = tunefarm("artifacts", "pull", "cnn@llvm", "-o", tmp_path, "--json", **user)
         assert pulled.code == 0, pulled.err
