@@ -188,8 +188,9 @@ def _requests(
         if outcome.library is not None:
             request = ScreenRequest(outcome.library, facts, protocol, None, not trace)
             found.append((how, request))
-        elif not trace:
-            print(f"{stem}: the untuned kernel does not compile: {outcome.failure}")
+            continue
+        print(f"{stem}, {how}: {outcome.failure}")
+        if not trace:
             return []
     return found
 
