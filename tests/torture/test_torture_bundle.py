@@ -1,4 +1,4 @@
-"""A whole job by file, every bundle of it run by a Python that knows of nothing here."""
+"""Whole jobs by file."""
 
 from __future__ import annotations
 
