@@ -28,6 +28,7 @@ from typing import Any
 import tvm
 from tvm import te, topi
 
+from tunefarm.devices.cuda_runtime import nvidia_packages
 from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import Target, parse_target
 from tunefarm.home import write_atomically
@@ -186,10 +187,8 @@ def asked(library: Path, directory: Path) -> str:
 
 
 def cuobjdump() -> str | None:
-    from tunefarm.measure.cuda import _packages
-
     found = shutil.which("cuobjdump")
-    inside = (str(f) for root in _packages() for f in root.glob("**/bin/cuobjdump"))
+    inside = (str(f) for root in nvidia_packages() for f in root.glob("**/bin/cuobjdump"))
     return found or next(inside, None)
 
 

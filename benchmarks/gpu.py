@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from crossbuild import schedules
+from crossbuild import layer_norm, mixed, schedules, scores, softmax
+from gpu_shapes import CONVOLUTIONS, PRODUCTS
 from tvm import te, topi
 
 from tunefarm.devices.gpu import completed
@@ -31,13 +32,13 @@ from tunefarm.frontend.relax_passes import flops_of
 from tunefarm.frontend.tir import argument_specs
 from tunefarm.home import write_atomically
 from tunefarm.measure.build import Builder, BuildRequest
-from tunefarm.measure.bundle import read_report, write_bundle
+from tunefarm.measure.bundle import read_report, report_of, write_bundle
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.files import needs
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import ScreenRequest
 from tunefarm.measure.runtime_files import runtime_files
-from tunefarm.scheduler.exchange import WHEELS, report_of
+from tunefarm.scheduler.exchange import WHEELS
 
 COMPILE_LIMIT_S = 300.0
 PLANTED = "planted fault"
@@ -54,48 +55,19 @@ def convolution(size: int, channels: int, filters: int, taps: int, dtype: str) -
     return [image, weights, topi.nn.conv2d_nhwc(image, weights, 1, taps // 2, 1)]
 
 
-def softmax(dtype: str) -> list[Any]:
-    x = te.placeholder((4096, 1024), dtype, "x")
-    return [x, topi.nn.softmax(x, axis=1)]
-
-
-def layer_norm(dtype: str) -> list[Any]:
-    x = te.placeholder((4096, 1024), dtype, "x")
-    scale, shift = (te.placeholder((1024,), dtype, n) for n in ("g", "b"))
-    return [x, scale, shift, topi.nn.layer_norm(x, scale, shift, [1], 1e-5)]
-
-
-def attention(transposed: bool, dtype: str) -> list[Any]:
-    """One of its products: 12 heads, 512 positions of 64."""
-    depth = 64 if transposed else 512
-    a = te.placeholder((12, 512, depth), dtype, "a")
-    b = te.placeholder((12, 512, 64), dtype, "b")
-    return [a, b, topi.nn.batch_matmul(a, b, transpose_b=transposed)]
-
-
-CONVOLUTIONS = (
-    (56, 64, 64, 3),
-    (56, 64, 256, 1),
-    (28, 128, 128, 3),
-    (14, 256, 256, 3),
-    (7, 512, 512, 3),
-)
-"""Of ResNet-50: rows, channels, filters, taps."""
-
-
 def kernels() -> dict[str, Callable[[], list[Any]]]:
     """By name and type; `gpu_rivals.py` knows the same names."""
     found: dict[str, Callable[[], list[Any]]] = {}
     for dtype in ("float16", "float32"):
-        for size in (1024, 2048, 4096, 8192):
+        for size in PRODUCTS:
             found[f"product {size} {dtype}"] = lambda s=size, d=dtype: product(s, d)
         for shape in CONVOLUTIONS:
             name = "x".join(map(str, shape))
             found[f"convolution {name} {dtype}"] = lambda s=shape, d=dtype: convolution(*s, d)
         found[f"softmax {dtype}"] = lambda d=dtype: softmax(d)
         found[f"layer norm {dtype}"] = lambda d=dtype: layer_norm(d)
-        found[f"attention q k {dtype}"] = lambda d=dtype: attention(True, d)
-        found[f"attention p v {dtype}"] = lambda d=dtype: attention(False, d)
+        found[f"attention q k {dtype}"] = lambda d=dtype: scores(d)
+        found[f"attention p v {dtype}"] = lambda d=dtype: mixed(d)
     return found
 
 

@@ -1,4 +1,5 @@
-"""What PyTorch makes of the kernels of `gpu.py`, on the GPU of this machine; needs PyTorch alone.
+"""What PyTorch makes of the kernels of `gpu.py`, on the GPU of this machine; needs PyTorch and
+`gpu_shapes.py` alone.
 
     python gpu_rivals.py RESULTS.json [--seconds 0.2] [--no-inductor]
 
@@ -17,15 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_shapes import CONVOLUTIONS, PRODUCTS
 from torch.nn import functional
 
-CONVOLUTIONS = (
-    (56, 64, 64, 3),
-    (56, 64, 256, 1),
-    (28, 128, 128, 3),
-    (14, 256, 256, 3),
-    (7, 512, 512, 3),
-)
 SAMPLE_MS = 2.0
 
 
@@ -37,7 +32,7 @@ def kernels(dtype: torch.dtype) -> dict[str, tuple[Callable[..., Any], list[torc
         return torch.rand(shape, dtype=dtype, device="cuda") - 0.5
 
     found: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {}
-    for size in (1024, 2048, 4096, 8192):
+    for size in PRODUCTS:
         found[f"product {size} {name}"] = (torch.matmul, [random(size, size), random(size, size)])
     for rows, channels, filters, taps in CONVOLUTIONS:
         label = "x".join(map(str, (rows, channels, filters, taps)))

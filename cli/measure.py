@@ -29,8 +29,8 @@ def run(bundle: Path, report: Path | None, as_json: bool) -> None:
     Without tunefarm: python BUNDLE [REPORT]. Ctrl-C leaves a report of what was measured; the job
     sends the rest again.
     """
+    from tunefarm.measure.bundle import report_of
     from tunefarm.measure.bundle_run import run_bundle
-    from tunefarm.scheduler.exchange import report_of
 
     path = report or report_of(bundle)
     made = run_bundle(bundle, path, lambda text: click.echo(text, err=True))
@@ -62,7 +62,7 @@ def export(job: str, directory: Path, as_json: bool) -> None:
             f"job {found.id} does not measure by file",
             hint="tunefarm submit MODEL --trials N --measure-by-bundle DIR",
         )
-    paths = waiting_for(home.job_dir(found.id), Path(found.options["exchange"]))
+    paths = waiting_for(home.job_dir(found.id))
     directory.mkdir(parents=True, exist_ok=True)
     copied = [Path(shutil.copy2(one, directory / one.name)) for one in paths]
     if as_json:

@@ -18,10 +18,8 @@ from tunefarm.cli.desk import is_door
 from tunefarm.cli.sending import say_queued, send
 
 if TYPE_CHECKING:
-    from tunefarm.devices.device import Device
-    from tunefarm.devices.target import Target
     from tunefarm.home import Home
-    from tunefarm.results.facts import Job, JobTarget
+    from tunefarm.results.facts import Job
     from tunefarm.results.journal import Journal
 
 DEFAULT_BUDGET_S = 600.0
@@ -136,6 +134,7 @@ def command(
     Ctrl-C interrupts the job; `tunefarm resume JOB` goes on where it stood. A job that was sent to
     a farm's door goes on there.
     """
+    from tunefarm.cli.targets import by_file, devices_of, targets_of
     from tunefarm.home import Home
     from tunefarm.results.facts import Job
     from tunefarm.results.journal import Journal
@@ -174,11 +173,11 @@ def command(
     _check_strategy(strategy)
     joined = _farm(home, farm, token)
     if exchange is not None:
-        chosen = _by_file(home, exchange, targets)
+        chosen = by_file(home, exchange, targets)
         skipped: dict[str, str] = {}
     else:
-        devices = _devices(home, joined)
-        chosen, skipped = _resolve(home, devices, targets, no_device)
+        devices = devices_of(home, joined)
+        chosen, skipped = targets_of(home, devices, targets, no_device)
     label = _label(name or model.stem)
     enough = None
     if trials is None and budget is None:
@@ -252,118 +251,6 @@ def _farm(home: Home, address: str | None, token: str | None) -> dict[str, str] 
     if address is None:
         return None
     return {"address": address, "token": str(existing_token(home, token))}
-
-
-def _devices(home: Home, joined: dict[str, str] | None) -> tuple[Device, ...]:
-    """Those that a job may have."""
-    from tunefarm.devices.registry import local_devices
-
-    if joined is None:
-        return local_devices(home)
-    from tunefarm.scheduler.token import authenticate
-
-    authenticate(Path(joined["token"]))
-    from tunefarm.scheduler import farm
-
-    farm.connect(joined["address"], Path(joined["token"]))
-    return tuple(farm.Devices().all().values())
-
-
-def _resolve(
-    home: Home, devices: tuple[Device, ...], text: str, otherwise: str
-) -> tuple[list[JobTarget], dict[str, str]]:
-    """The targets that devices serve, and why the others do not count; what to do with these is
-    `otherwise` (``fail``, ``skip`` or ``build``)."""
-    from tunefarm.devices.registry import device_for, local_devices
-    from tunefarm.devices.standing import Use, check_free, standing
-    from tunefarm.devices.target import parse_targets
-    from tunefarm.errors import NoDevice
-    from tunefarm.results.facts import JobTarget
-
-    wanted = parse_targets(text)
-    free = tuple(device for device in devices if standing(home, device.id).use is Use.FREE)
-    kinds = [device.target for device in free]
-    chosen: list[JobTarget] = []
-    skipped: dict[str, str] = {}
-    for target in wanted:
-        try:
-            device = device_for(target, free if any(map(target.admits, kinds)) else devices)
-            check_free(home, device.id)
-        except NoDevice as error:
-            if otherwise == "fail":
-                raise
-            if otherwise == "build":
-                chosen.append(_unserved(target, home))
-            else:
-                skipped[target.text] = error.message
-            continue
-        resolved = target.with_attrs(dict(device.target.attrs))
-        if any((t.resolved, t.device) == (resolved, device) for t in chosen):
-            continue  # the same target under another name
-        tools = _toolchain(target, local_devices(home)[0] if target.kind == "cuda" else device)
-        chosen.append(JobTarget(target.text, resolved, device, tools))
-    if not chosen:
-        reasons = "; ".join(skipped.values())
-        raise NoDevice(f"no target is left: {reasons}", hint="tunefarm devices list")
-    return chosen, skipped
-
-
-def _toolchain(target: Target, builder: Device) -> str:
-    """What compiles for `target` on the machine of `builder`, a part of a candidate's identity."""
-    tools = dict(builder.toolchain)
-    found = f"tvm-{tools['tvm']} llvm-{tools['llvm']} {tools['linker']}"
-    if target.kind != "cuda":
-        return found
-    from tunefarm.measure.cuda import cuda_compiler
-
-    return f"{found} {cuda_compiler()}"
-
-
-def _unserved(target: Target, home: Home) -> JobTarget:
-    """A target to build for without a device.
-
-    Raises:
-        UsageError: it is for a processor.
-        UnsupportedTarget: see `devices.gpu.arch_of`; or nothing here compiles for it.
-    """
-    from tunefarm.devices.device import no_device
-    from tunefarm.devices.gpu import completed
-    from tunefarm.devices.registry import local_devices
-    from tunefarm.errors import UsageError
-    from tunefarm.results.facts import JobTarget
-
-    (builder, *_) = local_devices(home)
-    if target.kind != "cuda":
-        raise UsageError(
-            f"target {target.text!r}: without a device only cuda is built for",
-            hint="What a processor must have to run the artifact is read off the device.",
-        )
-    resolved = completed(target)
-    device = no_device(resolved, builder)
-    return JobTarget(target.text, resolved, device, _toolchain(target, builder))
-
-
-def _by_file(home: Home, directory: Path, text: str) -> list[JobTarget]:
-    """Targets whose devices are reached by file."""
-    from tunefarm.devices.gpu import completed
-    from tunefarm.devices.registry import local_devices
-    from tunefarm.devices.target import parse_targets
-    from tunefarm.results.facts import JobTarget
-    from tunefarm.scheduler.exchange import await_device
-
-    (builder, *_) = local_devices(home)
-    chosen: list[JobTarget] = []
-    for target in parse_targets(text):
-        toolchain = _toolchain(target, builder)  # before anybody is sent anywhere
-        directory.mkdir(parents=True, exist_ok=True)
-        wanted = completed(target) if target.kind == "cuda" else target
-        if target.kind == "llvm" and target.get("mcpu") is None:
-            wanted = target.with_attrs({"mcpu": str(builder.target.get("mcpu"))})
-        device = await_device(directory, wanted, lambda line: click.echo(line, err=True))
-        resolved = wanted.with_attrs(dict(device.target.attrs))
-        if not any((t.resolved, t.device) == (resolved, device) for t in chosen):
-            chosen.append(JobTarget(target.text, resolved, device, toolchain))
-    return chosen
 
 
 def _label(text: str) -> str:

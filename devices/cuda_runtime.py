@@ -8,18 +8,23 @@ from pathlib import Path
 
 from tunefarm.errors import NoDevice
 
-_LIBRARY = "libcudart.so.13"
+LIBRARY = "libcudart.so.13"
 """What this TVM's needs, by name."""
+
+
+def nvidia_packages() -> list[Path]:
+    """Where NVIDIA's Python packages lie."""
+    found = importlib.util.find_spec("nvidia")
+    return [Path(one) for one in found.submodule_search_locations or ()] if found else []
 
 
 def cuda_library() -> Path | None:
     """CUDA's own runtime library: beside TVM's (a bundle brings it along), in NVIDIA's package, or
     in a toolkit; None where only the system may know of it."""
-    nvidia, tvm = (importlib.util.find_spec(name) for name in ("nvidia", "tvm"))
-    roots = [Path(tvm.origin).parent / "lib"] if tvm and tvm.origin else []
-    roots += [Path(one) for one in nvidia.submodule_search_locations or ()] if nvidia else []
-    for root in (*roots, Path("/usr/local/cuda")):
-        for found in sorted(root.glob(f"**/{_LIBRARY}")):
+    tvm = importlib.util.find_spec("tvm")
+    beside = [Path(tvm.origin).parent / "lib"] if tvm and tvm.origin else []
+    for root in (*beside, *nvidia_packages(), Path("/usr/local/cuda")):
+        for found in sorted(root.glob(f"**/{LIBRARY}")):
             return found
     return None
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 import tvm
 
 from tunefarm.devices.cpu import cache_sizes, usable_cores
+from tunefarm.devices.cuda_runtime import LIBRARY, load_cuda_runtime
 from tunefarm.measure.pinning import pin_caller
 from tunefarm.measure.runner import KIND
 
@@ -33,16 +34,12 @@ class Backend(Protocol):
         """Bytes of what is near (all cores' own), and of the last one, which is shared."""
         ...
 
-    def finish(self) -> None:
-        """Returns when all that was asked for is done.
+    def after_kernel(self) -> None:
+        """Called once a kernel was called; it is over then.
 
         Raises:
-            Exception: what a kernel did that it may not; the process is of no use after it.
+            Exception: what it did that it may not; the process is of no use after it.
         """
-        ...
-
-    def after_kernel(self) -> None:
-        """Called once a kernel was called."""
         ...
 
     def seconds(self, calls: Callable[[], None]) -> float:
@@ -68,9 +65,6 @@ class Processor:
         _, second, third = cache_sizes()
         return usable_cores() * second, third
 
-    def finish(self) -> None:
-        pass
-
     def after_kernel(self) -> None:
         pin_caller()  # a whole model is timed as its users run it, kernels are timed alone
 
@@ -92,23 +86,18 @@ class Gpu:
     """The first GPU: calls return before they are done, and its own events time them."""
 
     def __init__(self) -> None:
-        from tunefarm.devices.cuda_runtime import load_cuda_runtime
-
         load_cuda_runtime()
         self.device = tvm.cuda(0)
         self._events = _Events()
         self._copied: tuple[Any, Any] | None = None
-        self.finish()
+        self.device.sync()
 
     def caches(self) -> tuple[int, int]:
         size = int(getattr(self.device, "l2_cache_size_bytes", 0) or 0) or 64 << 20
         return size, size
 
-    def finish(self) -> None:
-        self.device.sync()
-
     def after_kernel(self) -> None:
-        self.finish()
+        self.device.sync()
 
     def seconds(self, calls: Callable[[], None]) -> float:
         return self._events.seconds(calls)
@@ -145,7 +134,7 @@ class _Events:
     """Two of CUDA's events, on the stream that TVM launches on: the default one."""
 
     def __init__(self) -> None:
-        self._runtime = _cuda_runtime()
+        self._runtime = ctypes.CDLL(LIBRARY)  # TVM's has loaded it
         self._pair = [ctypes.c_void_p(), ctypes.c_void_p()]
         for event in self._pair:
             self._check(self._runtime.cudaEventCreate(ctypes.byref(event)))
@@ -165,19 +154,6 @@ class _Events:
             self._runtime.cudaGetErrorString.restype = ctypes.c_char_p
             words = self._runtime.cudaGetErrorString(code) or b"?"
             raise RuntimeError(f"CUDA: {words.decode()} ({code})")
-
-
-def _cuda_runtime() -> ctypes.CDLL:
-    """CUDA's own runtime library: TVM's has loaded it."""
-    for line in _maps():
-        if "libcudart.so" in line:
-            return ctypes.CDLL(line.split()[-1])
-    return ctypes.CDLL("libcudart.so.13")
-
-
-def _maps() -> Sequence[str]:
-    with open("/proc/self/maps") as file:
-        return file.read().splitlines()
 
 
 _NVML_CLOCKS = {"clock_sm_mhz": 1, "clock_memory_mhz": 2}

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -22,6 +21,8 @@ from typing import Any
 from tunefarm.devices.device import Device, device_from_dict
 from tunefarm.devices.target import Target, target_from_json
 from tunefarm.errors import ArtifactIncompatible, ArtifactTampered
+from tunefarm.measure.archive import UNREADABLE, pack
+from tunefarm.measure.facts import Block
 from tunefarm.measure.wire import WireError, from_wire, to_wire
 
 SCHEMA = 1
@@ -30,7 +31,6 @@ FILES, RUNTIME = "files/", "runtime/"
 _MOST_IN_REPORT = 4 * 2**30
 """Bytes of all its files."""
 _MOST_IN_DOCUMENT = 256 * 2**20
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,14 @@ class Report:
         bundle: the bundle's id.
         device: that ran it.
         answers: by number of the request; one that is not there was not come to.
-        blocks: by number of the request that each began with, the canary's seconds and what the
-            machine was like.
+        blocks: by number of the request that each began with.
         files: by path below the job's directory.
     """
 
     bundle: str
     device: Device
     answers: Mapping[int, Any]
-    blocks: Mapping[int, Mapping[str, Any]]
+    blocks: Mapping[int, Block]
     files: Mapping[str, bytes]
 
 
@@ -109,29 +108,16 @@ def write_bundle(
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            _put(archive, BUNDLE, text.encode())
+            pack(archive, BUNDLE, text.encode())
             for name, one in sorted(named.items()):
-                _put_file(archive, FILES + name, one)
+                pack(archive, FILES + name, one)
             for name, one in sorted((runtime or {}).items()):
                 prefix = "" if name == "__main__.py" else RUNTIME
-                _put(archive, prefix + name, one.read_bytes())
+                pack(archive, prefix + name, one)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     return _bundle(document, number)
-
-
-def _put(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    info = zipfile.ZipInfo(name, _EPOCH)  # equal content, equal bytes
-    info.compress_type = zipfile.ZIP_DEFLATED
-    archive.writestr(info, data)
-
-
-def _put_file(archive: zipfile.ZipFile, name: str, file: Path) -> None:
-    info = zipfile.ZipInfo(name, _EPOCH)
-    info.compress_type, info.file_size = zipfile.ZIP_DEFLATED, file.stat().st_size
-    with file.open("rb") as source, archive.open(info, "w") as packed:
-        shutil.copyfileobj(source, packed, 1 << 20)
 
 
 def _digest_of(file: Path) -> str:
@@ -181,7 +167,7 @@ def unpack_files(path: Path, bundle: Bundle, root: Path) -> tuple[Any, ...]:
                 place.open("wb") as file,
             ):
                 shutil.copyfileobj(packed, file, 1 << 20)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise ArtifactTampered(f"{path}: {name} cannot be read: {error}") from error
         with place.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
@@ -199,15 +185,15 @@ def write_report(path: Path, report: Report, root: Path) -> None:
         "bundle": report.bundle,
         "device": report.device.to_dict(),
         "answers": {str(n): to_wire(answer, root) for n, answer in report.answers.items()},
-        "blocks": {str(number): dict(block) for number, block in report.blocks.items()},
+        "blocks": {str(n): to_wire(block, root) for n, block in report.blocks.items()},
         "files": {name: _digest(data) for name, data in sorted(report.files.items())},
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            _put(archive, REPORT, json.dumps(document, sort_keys=True, indent=1).encode())
+            pack(archive, REPORT, json.dumps(document, sort_keys=True, indent=1).encode())
             for name, data in sorted(report.files.items()):
-                _put(archive, FILES + name, data)
+                pack(archive, FILES + name, data)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -236,17 +222,18 @@ def read_report(path: Path, root: Path) -> Report:
             str(document["bundle"]),
             device_from_dict(document["device"]),
             {int(n): from_wire(answer, root) for n, answer in document["answers"].items()},
-            {int(n): _block(block) for n, block in document["blocks"].items()},
+            {int(n): _block(block, root) for n, block in document["blocks"].items()},
             files,
         )
-    except (*_UNREADABLE, TypeError, AttributeError, RecursionError) as error:
+    except (*UNREADABLE, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactTampered(f"{path}: {error}") from error
 
 
-def _block(data: Any) -> dict[str, Any]:
-    if not isinstance(data["canary_s"], float) or not isinstance(data["conditions"], dict):
+def _block(data: Any, root: Path) -> Block:
+    found = from_wire(data, root)
+    if not isinstance(found, Block):
         raise ValueError("a block of measurements is none")
-    return {"canary_s": data["canary_s"], "conditions": data["conditions"]}
+    return found
 
 
 def _document(path: Path, text: bytes, needed: set[str]) -> dict[str, Any]:
@@ -263,17 +250,6 @@ def _document(path: Path, text: bytes, needed: set[str]) -> dict[str, Any]:
     return document
 
 
-_UNREADABLE = (
-    OSError,
-    KeyError,
-    EOFError,
-    RuntimeError,  # an encrypted part, or a compression method that zipfile does not know
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
-
 def _member(path: Path, name: str, what: str) -> bytes:
     try:
         with zipfile.ZipFile(path) as archive:
@@ -282,9 +258,14 @@ def _member(path: Path, name: str, what: str) -> bytes:
             return archive.read(name)  # which reads no more than it said
     except FileNotFoundError:
         raise ArtifactTampered(f"there is no file {path}") from None
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise ArtifactTampered(f"{path} is no {what}: {error}") from error
 
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def report_of(bundle: Path) -> Path:
+    """Where the report on a bundle lies: where ``python BUNDLE`` puts it."""
+    return bundle.with_name(bundle.name + ".report")

@@ -27,27 +27,14 @@ from tunefarm.measure.bundle import (
     unpack_files,
     write_report,
 )
+from tunefarm.measure.facts import Block
 from tunefarm.measure.files import makes
 from tunefarm.measure.protocol import Protocol as MeasuringProtocol
-from tunefarm.measure.runner import (
-    CheckRequest,
-    ModelRequest,
-    PlaceRequest,
-    RaceRequest,
-    Runner,
-    ScreenRequest,
-)
+from tunefarm.measure.runner import METHODS, Runner
 from tunefarm.process import ChildDied, ChildError, ChildTimeout
 
 SAVE_EVERY_S = 60.0
 _CANARY_EVERY = MeasuringProtocol().canary_every
-_METHODS = {
-    ScreenRequest: "screen",
-    RaceRequest: "race",
-    PlaceRequest: "place",
-    ModelRequest: "model",
-    CheckRequest: "check",
-}
 
 
 class Measures(Protocol):
@@ -64,7 +51,6 @@ def run_bundle(
     say: Callable[[str], None] = print,
     device: Device | None = None,
     runner: Measures | None = None,
-    gauge: Path | None = None,
 ) -> Report:
     """Measure what is in the bundle at `path`, and write `report`; after an interruption with what
     there is by then.
@@ -81,7 +67,7 @@ def run_bundle(
     with tempfile.TemporaryDirectory(prefix="tunefarm-") as directory:
         root = Path(directory)
         requests = unpack_files(path, bundle, root)
-        runs = runner or Runner(device.cores, _memory(requests), gauge, device.target.kind)
+        runs = runner or Runner(device.cores, _memory(requests), kind=device.target.kind)
         try:
             return _Run(bundle, device, runs, root, report, say).measure(requests)
         finally:
@@ -118,7 +104,7 @@ class _Run:
         self,
         bundle: Bundle,
         device: Device,
-        runner: Any,
+        runner: Measures,
         root: Path,
         report: Path,
         say: Callable[[str], None],
@@ -127,7 +113,7 @@ class _Run:
         self._root, self._path, self._say = root, report, say
         self._answers: dict[int, Any] = {}
         self._files: dict[str, bytes] = {}
-        self._blocks: dict[int, Any] = {}
+        self._blocks: dict[int, Block] = {}
         self._saved = time.monotonic()
 
     @property
@@ -160,7 +146,7 @@ class _Run:
     def _answer(self, request: Any) -> Any:
         """What came of it, or that its process faults (a candidate's own faults are its answer)."""
         try:
-            return getattr(self._runner, _METHODS[type(request)])(request)
+            return getattr(self._runner, METHODS[type(request)])(request)
         except (TunefarmError, ChildTimeout, ChildDied, ChildError) as error:
             return Failure(FailureKind.CRASH, f"{type(error).__name__}: {error}"[:500])
 
@@ -189,7 +175,7 @@ class _Run:
         canary_s = self._runner.canary()
         if canary_s is not None:
             conditions = {**cpu.conditions(), **self._runner.conditions()}
-            self._blocks[number] = {"canary_s": canary_s, "conditions": conditions}
+            self._blocks[number] = Block(canary_s, conditions)
 
     def _progress(self, done: int, of: int, started: float) -> None:
         left = (time.monotonic() - started) / done * (of - done)

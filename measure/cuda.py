@@ -7,7 +7,6 @@ that NVIDIA publishes as a Python package.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tunefarm.devices.cuda_runtime import nvidia_packages
 from tunefarm.errors import UnsupportedTarget
 
 _FLAGS = ("--use_fast_math", "-w")
@@ -118,7 +118,7 @@ def _errors(said: str) -> str:
 
 @cache
 def _nvrtc() -> ctypes.CDLL | None:
-    for root in _packages():
+    for root in nvidia_packages():
         for file in sorted(root.glob("**/libnvrtc.so.*")):
             # It opens this one by its name alone.
             for part in file.parent.glob("libnvrtc-builtins.so.*"):
@@ -132,17 +132,13 @@ def _nvrtc() -> ctypes.CDLL | None:
     return None
 
 
-def _packages() -> list[Path]:
-    """Where NVIDIA's Python packages lie."""
-    found = importlib.util.find_spec("nvidia")
-    return [Path(p) for p in found.submodule_search_locations or ()] if found else []
-
-
 def _with_nvrtc(source: str, arch: str) -> tuple[bytes, str]:
     library = _nvrtc()
     assert library is not None
-    headers = sorted({str(f.parent) for r in _packages() for f in r.glob("**/cuda_fp16.h")})
-    std = sorted({str(f.parent.parent) for r in _packages() for f in r.glob("**/cuda/std/cstdint")})
+    headers = sorted({str(f.parent) for r in nvidia_packages() for f in r.glob("**/cuda_fp16.h")})
+    std = sorted(
+        {str(f.parent.parent) for r in nvidia_packages() for f in r.glob("**/cuda/std/cstdint")}
+    )
     std = [str(Path(one).parent) for one in std]
     options = [f"--gpu-architecture={arch}", "--std=c++17", "--use_fast_math", "-default-device"]
     options += [*_HALVES, "--ptxas-options=-v", *(f"-I{one}" for one in (*headers, *std))]

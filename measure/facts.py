@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import Parity
@@ -61,3 +62,11 @@ class Screening:
 
     samples: tuple[float, ...]
     truncated: bool
+
+
+@dataclass(frozen=True)
+class Block:
+    """A measuring block begins: the canary's seconds, and what the machine was like."""
+
+    canary_s: float
+    conditions: dict[str, Any]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunefarm.devices.here import RUNTIME_ONLY
 from tunefarm.errors import Failure, FailureKind, JobFailed
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library, failure_of_death, is_memory_error
@@ -20,7 +21,6 @@ MODEL_WAIT_S = 5.0
 PREPARE_LIMIT_S = 60.0
 STEADY_ALLOWANCE_S = 2.0
 """Waiting for a steady machine, and timing again, are not on the candidate's time."""
-RUNTIME_ONLY = {"TVM_USE_RUNTIME_LIB": "1"}
 KIND = "TUNEFARM_DEVICE_KIND"
 """Environment variable that tells a runner's child what it runs on."""
 
@@ -244,6 +244,16 @@ class Runner:
 
     def close(self) -> None:
         self._child.kill()
+
+
+METHODS: dict[type, str] = {
+    ScreenRequest: "screen",
+    RaceRequest: "race",
+    PlaceRequest: "place",
+    ModelRequest: "model",
+    CheckRequest: "check",
+}
+"""What a runner is asked to do, by the request."""
 
 
 def _failure(error: ChildError) -> Failure:

@@ -19,7 +19,7 @@ from tunefarm.errors import Failure, FailureKind
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library
 from tunefarm.measure.cuda import Resources
-from tunefarm.measure.facts import Checked, InPlace, KernelFacts, Screening
+from tunefarm.measure.facts import Block, Checked, InPlace, KernelFacts, Screening
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import (
@@ -33,7 +33,7 @@ from tunefarm.measure.runner import (
 
 _TYPES: tuple[type, ...] = (
     *(ScreenRequest, RaceRequest, PlaceRequest, ModelRequest, CheckRequest),
-    *(ScreenOutcome, Screening, Checked, Parity, InPlace, Failure),
+    *(ScreenOutcome, Screening, Checked, Parity, InPlace, Failure, Block),
     *(Library, Resources, KernelFacts, TensorSpec, Protocol),
 )
 _BY_NAME = {one.__name__: one for one in _TYPES}
@@ -105,6 +105,8 @@ def from_wire(data: Any, root: Path) -> Any:
 def fits(value: Any, hint: Any) -> bool:
     """Whether `value`, as it comes off the wire, is what a type says: of those that travel."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
     if origin in (types.UnionType, typing.Union):
         return any(fits(value, one) for one in inside)
     if origin is tuple and inside and inside[-1] is Ellipsis:

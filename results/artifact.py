@@ -8,7 +8,6 @@ import json
 import math
 import platform
 import re
-import shutil
 import sys
 import zipfile
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import Any
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home, atomically
 from tunefarm.measure import weights
+from tunefarm.measure.archive import pack
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import evidence
@@ -91,15 +91,7 @@ def _pack(path: Path, parts: dict[str, bytes | Path]) -> None:
     """
     with atomically(path) as file, zipfile.ZipFile(file, "w", compresslevel=1) as archive:
         for name, part in parts.items():
-            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-            entry.external_attr = 0o644 << 16
-            if isinstance(part, bytes):
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(entry, part)
-                continue
-            entry.file_size = part.stat().st_size
-            with part.open("rb") as source, archive.open(entry, "w") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+            pack(archive, name, part, stored=isinstance(part, Path))
 
 
 def _listed(part: bytes | Path) -> dict[str, Any]:

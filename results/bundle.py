@@ -14,7 +14,6 @@ import re
 import sys
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import IO, Any
 from tunefarm.devices import cpu
 from tunefarm.devices.gpu_driver import gpu_misfits
 from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampered
+from tunefarm.measure.archive import UNREADABLE
 
 MANIFEST = "manifest.json"
 LIBRARY = "lib/model.so"
@@ -35,15 +35,6 @@ _PART_LIMIT, _WEIGHTS_LIMIT = 4 * 2**30, 2**40
 _CHUNK = 1 << 20
 _REQUIRED = {"name", "requires", "files", "threads", "inputs", "outputs", "target", "result"}
 _HOST = {"os", "machine", "cpu_features", "tvm_runtime"}
-_UNREADABLE = (
-    OSError,
-    KeyError,
-    EOFError,
-    RuntimeError,  # an encrypted part, or a compression method that zipfile does not know
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 @dataclass(frozen=True)
@@ -78,7 +69,7 @@ class Bundle:
                     memory[count : count + len(part)] = part
                     count += len(part)
                 longer = bool(file.read(1))
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise _unreadable(self.path, name, error) from None
         if longer:
             raise _too_long(self.path, name)
@@ -140,7 +131,7 @@ def _read_part(path: Path, name: str, limit: int) -> bytes:
     try:
         with _opened(path, name) as file:
             data = file.read(limit + 1)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise _unreadable(path, name, error) from None
     if len(data) > limit:
         raise _too_long(path, name)

@@ -26,6 +26,7 @@ from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest, assemble
 from tunefarm.measure.build import Builder, BuildRequest
 from tunefarm.measure.expected import ExpectedRequest, make_expected
+from tunefarm.measure.facts import Block
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.roofline import roof_path
 from tunefarm.measure.runner import (
@@ -204,14 +205,6 @@ class BuildWorker(Worker):
         """Of a whole model: its library, or what it computes."""
         of_it = make_expected if isinstance(request, ExpectedRequest) else assemble
         return self._make(request, parcels, of_it)
-
-
-@dataclass(frozen=True)
-class Block:
-    """A measuring block begins: the canary's seconds, and the machine's condition."""
-
-    canary_s: float
-    conditions: dict[str, Any]
 
 
 class MeasureWorker(Worker):

@@ -37,7 +37,8 @@ from tunefarm.measure.roofline import known_roof, measure_roof, roof_path
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.facts import Job, JobTarget
-from tunefarm.results.journal import Journal, refuse_withdrawn
+from tunefarm.results.journal import Journal
+from tunefarm.results.record import refuse_withdrawn
 from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.layout_trial import LayoutTrial
 from tunefarm.scheduler.progress import Reporter, Snapshot

@@ -8,11 +8,12 @@ back, is known to a later life of the job too: its questions are told by what th
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,8 @@ from tunefarm.errors import (
     UnknownJob,
 )
 from tunefarm.home import Home, write_atomically
-from tunefarm.measure.bundle import Report, read_report, write_bundle
-from tunefarm.measure.facts import Checked
+from tunefarm.measure.bundle import Report, read_report, report_of, write_bundle
+from tunefarm.measure.facts import Block, Checked
 from tunefarm.measure.files import makes, needs
 from tunefarm.measure.runner import (
     CheckRequest,
@@ -42,7 +43,6 @@ from tunefarm.measure.runner import (
 )
 from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.measure.wire import canonical, fits
-from tunefarm.scheduler.actors import Block
 from tunefarm.scheduler.crew import Answered, Heard, Raised
 from tunefarm.scheduler.messages import Assignment, Joined, Screen
 from tunefarm.scheduler.shipping import Depot
@@ -62,22 +62,36 @@ def device_of(unit: str) -> str:
     return unit.partition(_SLOT)[0]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Out:
-    """A bundle that is on its way.
+    """A bundle that is on its way, as it is on record in the job's directory.
 
     Attributes:
+        bundle: its id.
+        directory, file: where it was put.
         keys: its questions by number; `kinds`: the requests' types.
         makes: files that they may make.
-        lost: it is where it was put no more; its report counts all the same.
     """
 
-    id: str
-    path: Path
+    bundle: str
+    directory: str
+    file: str
     keys: list[str]
     kinds: list[str]
     makes: list[str]
-    lost: bool = False
+
+    @property
+    def path(self) -> Path:
+        return Path(self.directory) / self.file
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is where it was put no more; its report counts all the same."""
+        return not self.path.exists() and not report_of(self.path).exists()
+
+
+def _on_record(records: Iterable[Path]) -> list[_Out]:
+    return [_Out(**json.loads(record.read_text())) for record in sorted(records)]
 
 
 @dataclass
@@ -110,12 +124,7 @@ class Exchange:
     def __post_init__(self) -> None:
         self._depot = Depot(self.root, lambda content: content)
         self._news = [Joined(f"{self.device.id}{_SLOT}{n}") for n in range(self.size)]
-        for record in sorted(self._records.glob("*.json")):
-            row = json.loads(record.read_text())
-            path = self.directory / row["file"]
-            one = _Out(row["bundle"], path, row["keys"], row["kinds"], row["makes"])
-            one.lost = not path.exists() and not report_of(path).exists()
-            self._out.append(one)
+        self._out = _on_record(self._records.glob("*.json"))
 
     @property
     def _records(self) -> Path:
@@ -126,7 +135,7 @@ class Exchange:
         self._asked[key] = (assignment, request)
         if key in self._known:
             self._news += self._answered(key, self._known.pop(key), None)
-        elif not any(key in one.keys for one in self._out if not one.lost):
+        elif not any(key in one.keys for one in self._out if not one.is_lost):
             self._due.append(key)
 
     def _key(self, request: Any) -> str:
@@ -168,19 +177,18 @@ class Exchange:
             self.runtime,
             about={"sku": self.device.sku, "number": number},
         )
-        kinds = [type(one).__name__ for one in requests]
         made = [file for one in requests for file in makes(one, None)]
-        names = sorted({file.relative_to(self.root).as_posix() for file in made})
-        row = {
-            "bundle": bundle.id,
-            "directory": str(self.directory),
-            "file": name,
-            "keys": keys,
-            "kinds": kinds,
-            "makes": names,
-        }
-        write_atomically(self._records / f"{number:04d}.json", json.dumps(row).encode())
-        self._out.append(_Out(bundle.id, path, keys, kinds, names))
+        out = _Out(
+            bundle.id,
+            str(self.directory),
+            name,
+            keys,
+            [type(one).__name__ for one in requests],
+            sorted({file.relative_to(self.root).as_posix() for file in made}),
+        )
+        record = json.dumps(dataclasses.asdict(out)).encode()
+        write_atomically(self._records / f"{number:04d}.json", record)
+        self._out.append(out)
         self.say(f"{len(keys)} measurements are in {path}")
         self.say(f"waiting for {report_of(path).name}; run there: python {name}")
 
@@ -213,7 +221,7 @@ class Exchange:
         one.path.unlink(missing_ok=True)  # the report is the evidence
 
     def _refusal(self, one: _Out, report: Report) -> str:
-        if report.bundle != one.id:
+        if report.bundle != one.bundle:
             return "it answers another bundle"
         if report.device.fingerprint != self.device.fingerprint:
             return f"it is of {report.device.sku}, not of {self.device.sku}"
@@ -224,17 +232,14 @@ class Exchange:
                 return f"its answer {number} is none"
         return ""
 
-    def _answered(
-        self, key: str, answer: Any, block: Mapping[str, Any] | None
-    ) -> list[Answered | Raised]:
+    def _answered(self, key: str, answer: Any, block: Block | None) -> list[Answered | Raised]:
         assignment, _ = self._asked.pop(key)
         if key in self._due:
             self._due.remove(key)  # it was asked again, and the first report has come after all
         if isinstance(assignment.instruction, Screen):
             if isinstance(answer, Failure):  # its process fell, whatever it had in hand
                 answer = ScreenOutcome(None, answer)
-            begun = Block(block["canary_s"], dict(block["conditions"])) if block else None
-            return [Answered(assignment.lease, (answer, begun))]
+            return [Answered(assignment.lease, (answer, block))]
         if isinstance(answer, Failure):
             error = JobFailed(f"{self.device.sku}: {answer.message}")
             return [Raised(assignment.lease, error)]
@@ -312,15 +317,9 @@ def _label(target: Target) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', words)}-{digest}"
 
 
-def report_of(bundle: Path) -> Path:
-    """Where the report on a bundle lies: where ``python BUNDLE`` puts it."""
-    return bundle.with_name(bundle.name + ".report")
-
-
-def waiting_for(root: Path, directory: Path) -> list[Path]:
+def waiting_for(root: Path) -> list[Path]:
     """The bundles of the job at `root` that have no report yet."""
-    rows = [json.loads(one.read_text()) for one in sorted(root.glob("exchange/*/*.json"))]
-    paths = [directory / row["file"] for row in rows]
+    paths = [one.path for one in _on_record(root.glob("exchange/*/*.json"))]
     return [one for one in paths if one.exists() and not report_of(one).exists()]
 
 
@@ -335,13 +334,13 @@ def accept(home: Home, report: Path) -> tuple[str, int]:
         UnknownJob: no job of this home has asked for it.
     """
     found = read_report(report, home.root)
-    for record in sorted(home.jobs.glob("*/exchange/*/*.json")):
-        row = json.loads(record.read_text())
-        if row["bundle"] == found.bundle:
-            place = report_of(Path(row["directory"]) / row["file"])
-            if place.resolve() != report.resolve():
-                write_atomically(place, report.read_bytes())
-            return record.parents[2].name, len(found.answers)
+    for job in home.jobs.iterdir():
+        for one in _on_record(job.glob("exchange/*/*.json")):
+            if one.bundle == found.bundle:
+                place = report_of(one.path)
+                if place.resolve() != report.resolve():
+                    write_atomically(place, report.read_bytes())
+                return job.name, len(found.answers)
     raise UnknownJob(
         f"no job of this farm home has asked for {report}",
         hint=f"Is it another home's? This one is {home.root}.",

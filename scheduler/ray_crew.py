@@ -15,13 +15,7 @@ from typing import Any
 import ray
 
 from tunefarm.measure.build import BuildOutcome, BuildRequest
-from tunefarm.measure.runner import (
-    CheckRequest,
-    ModelRequest,
-    PlaceRequest,
-    RaceRequest,
-    ScreenRequest,
-)
+from tunefarm.measure.runner import METHODS
 from tunefarm.scheduler import actors, farm
 from tunefarm.scheduler.crew import Answered, Died, Heard, Raised
 from tunefarm.scheduler.exchange import Exchange
@@ -43,14 +37,6 @@ _DEATHS = (
     ray.exceptions.WorkerCrashedError,
     ray.exceptions.ObjectLostError,
 )
-_METHODS: dict[type, str] = {
-    ScreenRequest: "screen",
-    RaceRequest: "race",
-    PlaceRequest: "place",
-    ModelRequest: "model",
-    CheckRequest: "check",
-}
-"""What a measure worker is asked to do, by the request."""
 LIMITS: dict[type, float] = {
     Propose: 300.0,
     Build: 300.0,
@@ -142,7 +128,7 @@ class RayCrew:
                 if self.fleet.is_due(worker):
                     self._news += self.fleet.drop_unit(unit, gives_way=True)
                     return
-                reference = self._ask(worker, _METHODS[type(work)], work)
+                reference = self._ask(worker, METHODS[type(work)], work)
             case Step() if work and not self.fleet.builders:
                 self._waiting.append((assignment, work))
                 return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,16 @@ from tunefarm.errors import Failure, JobFailed, TunefarmError, last_line
 from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.assemble import Assembled
-from tunefarm.measure.build import BuildRequest
 from tunefarm.measure.calibration import strangers
-from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.roofline import roof_path
-from tunefarm.measure.runner import RaceRequest, ScreenRequest
+from tunefarm.measure.runner import RaceRequest
 from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.facts import Job, JobTarget
-from tunefarm.results.journal import Journal, refuse_withdrawn
+from tunefarm.results.journal import Journal
 from tunefarm.results.known import in_models
+from tunefarm.results.record import refuse_withdrawn
 from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
 from tunefarm.scheduler.conductor import Conductor
@@ -59,6 +58,7 @@ from tunefarm.scheduler.messages import (
 from tunefarm.scheduler.progress import Reporter, tuning_snapshot
 from tunefarm.scheduler.races import Races
 from tunefarm.scheduler.ray_crew import RayCrew
+from tunefarm.scheduler.requests import Requests
 from tunefarm.scheduler.sharing import WEIGHTS
 from tunefarm.scheduler.state import Limits, TargetState
 from tunefarm.search.candidate import baseline
@@ -126,6 +126,7 @@ class TargetRun:
             self.protocol,
             self.ledger.candidates,
         )
+        self.requests = Requests(self.ledger, self.races, self.directory)
         self.finals = Finals(self.home, self.races, self.directory)
         self.crew: RayCrew | None = None
         self.last_sync = self.last_heard = time.monotonic()
@@ -334,17 +335,10 @@ class TargetRun:
                 return task, count, in_flight, news
             case Build(candidate):
                 self._sync_sometimes()
-                return self._build_request(candidate)
+                return self.requests.build(candidate)
             case Screen(candidate, incumbent_s, _):
                 self.quiet()
-                one = self.ledger.candidates[candidate]
-                return ScreenRequest(
-                    self.ledger.libraries[candidate],
-                    self._facts(one.task),
-                    self.protocol,
-                    incumbent_s,
-                    make_reference=one.untuned,
-                )
+                return self.requests.screen(candidate, incumbent_s)
             case RunProcess(Phase.COMPARE, process, _):
                 self.quiet()
                 return self.finals.model_request(process)
@@ -366,21 +360,6 @@ class TargetRun:
                 self.quiet()
                 self.finals.package_result(time.monotonic() - self.started)
                 return None
-
-    def _build_request(self, candidate: str) -> BuildRequest:
-        one = self.ledger.candidates[candidate]
-        return BuildRequest(
-            self.program.workload(one.task),
-            self.target.resolved,
-            one.trace,
-            self.directory / "candidates" / f"{one.id}.so",
-        )
-
-    def _facts(self, task: str) -> KernelFacts:
-        of = self.program.task(task)
-        reference = self.directory / "reference" / f"{task}.npz"
-        between = self.program.between_bytes
-        return KernelFacts(of.id, of.args, of.flops, reference, of.constants, between)
 
     def _sync_sometimes(self) -> None:
         """While building; before anything is timed, `quiet` waits for it to be over."""
@@ -466,27 +445,13 @@ class TargetRun:
     # ------------------------------------------------------------------- races
 
     def _race_request(self, phase: Phase, process: int) -> RaceRequest:
-        entries = self.races.entries(phase, self.ledger.latencies)
-        self._ensure_built(c for chosen in entries.values() for c in chosen)
-        kernels = tuple(
-            (self._facts(task), tuple((c, self.ledger.libraries[c]) for c in chosen))
-            for task, chosen in entries.items()
-            if all(c in self.ledger.libraries for c in chosen)
-        )
-        offset = 100 if phase is Phase.FINAL else 0  # other orders than in the race
-        rounds = self.protocol.final_rounds if offset else self.protocol.race_rounds
-        return RaceRequest(kernels, self.races.settled(), rounds, process + offset)
-
-    def _ensure_built(self, needed: Iterable[str]) -> None:
         """After a resume, what was built in an earlier life is built again (from its trace)."""
-        missing = [c for c in needed if c not in self.ledger.libraries]
-        if not missing:
-            return
-        assert self.crew is not None
-        requests = {candidate: self._build_request(candidate) for candidate in missing}
-        for candidate, outcome in self.crew.build_all(requests, self.check):
-            if outcome.library is not None:
-                self.ledger.libraries[candidate] = outcome.library
+        if missing := self.requests.unbuilt(phase):
+            assert self.crew is not None
+            for candidate, outcome in self.crew.build_all(missing, self.check):
+                if outcome.library is not None:
+                    self.ledger.libraries[candidate] = outcome.library
+        return self.requests.race(phase, process)
 
     # ------------------------------------------------------------------ report
 

@@ -31,8 +31,8 @@ def _weights(scale: float) -> Callable[..., np.ndarray]:
     return lambda *shape: rng.normal(0, scale, shape).astype(np.float32)
 
 
-def cnn(path: Path) -> Path:
-    """conv 3x3, batch norm, relu, max pool, conv 1x1, mean, dense, softmax."""
+def cnn(path: Path, size: int = 32) -> Path:
+    """conv 3x3, batch norm, relu, max pool, conv 1x1, mean, dense, softmax; pictures of `size`."""
     weights = _weights(0.2)
 
     nodes = [
@@ -55,7 +55,7 @@ def cnn(path: Path) -> Path:
         ("w3", weights(10, 64)),
         ("b3", weights(10)),
     ]
-    return _save(path, nodes, [("x", [1, 16, 32, 32])], [("y", [1, 10])], constants)
+    return _save(path, nodes, [("x", [1, 16, size, size])], [("y", [1, 10])], constants)
 
 
 def matmul(path: Path) -> Path:

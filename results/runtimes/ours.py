@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from tunefarm.measure.runner import RUNTIME_ONLY, thread_env
+from tunefarm.devices.here import RUNTIME_ONLY
+from tunefarm.measure.runner import thread_env
 from tunefarm.results.runtimes.contract import Array, Run, Runtime, Subject
 
 _TVM = {"tvm": "apache-tvm"}

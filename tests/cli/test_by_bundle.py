@@ -21,7 +21,7 @@ from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import parse_target
 from tunefarm.home import Home
 from tunefarm.measure.build import Library
-from tunefarm.measure.bundle import read_bundle
+from tunefarm.measure.bundle import read_bundle, report_of
 from tunefarm.measure.bundle_run import run_bundle
 from tunefarm.measure.facts import Checked, KernelFacts, Screening
 from tunefarm.measure.gate import Parity
@@ -29,7 +29,7 @@ from tunefarm.measure.runner import ScreenOutcome, ScreenRequest
 from tunefarm.results.bundle import open_bundle
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
-from tunefarm.scheduler.exchange import Exchange, report_of
+from tunefarm.scheduler.exchange import Exchange
 from tunefarm.scheduler.messages import Assignment, Lease, Screen
 
 pytestmark = pytest.mark.tvm  # it starts Ray too, but nothing here is timed

@@ -116,8 +116,8 @@ def test_a_bundle_goes_round_by_a_simulated_device(paper, tmp_path: Path) -> Non
     }
     assert found.files == {"reference/a.npz": b"a reference"}
     assert set(found.blocks) == {0}
-    assert found.blocks[0]["canary_s"] == 0.001
-    assert found.blocks[0]["conditions"]["temperature_c"] == 40
+    assert found.blocks[0].canary_s == 0.001
+    assert found.blocks[0].conditions["temperature_c"] == 40
     assert said[0].startswith("2 measurements on Paper GPU")
 
 

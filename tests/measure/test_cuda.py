@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import re
+import struct
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,17 @@ def _product(size: int, dtype: str):
     return tvm.IRModule({"main": function})
 
 
+def _architectures(library: bytes) -> set[str]:
+    """Of the machine code in `library`, as the headers of its ELF files say."""
+    found = set()
+    for start in (one.start() for one in re.finditer(b"\x7fELF", library)):
+        (machine,) = struct.unpack_from("<H", library, start + 18)
+        (flags,) = struct.unpack_from("<I", library, start + 48)
+        if machine == 190:  # CUDA's; its format has moved the number once
+            found.add(f"sm_{(flags >> 8 if library[start + 8] >= 8 else flags) & 0xFF}")
+    return found
+
+
 @pytest.mark.tvm
 @needs_compiler
 @pytest.mark.parametrize(("arch", "dtype"), [("sm_80", "float32"), ("sm_90", "float16")])
@@ -139,7 +151,7 @@ def test_candidates_are_built_with_machine_code_inside(
         assert 0 < one.registers <= 255
         assert 32 <= one.threads <= 1024
         content = library.read_bytes()
-        assert f"sm_{arch[3:]}".encode() in content or b"\x7fELF" in content[64:]
+        assert _architectures(content) == {arch}
         assert b"__global__" not in content, "the source is still in it"
 
 
@@ -147,8 +159,6 @@ def test_candidates_are_built_with_machine_code_inside(
 @needs_compiler
 def test_a_schedule_that_fits_no_block_is_dropped(tmp_path: Path) -> None:
     """Before it is built where the space knows it, else before it is measured."""
-    import tvm
-
     from tunefarm.search.spaces.generic import GenericSpace
     from tunefarm.search.tiles import random_point
 
@@ -162,7 +172,6 @@ def test_a_schedule_that_fits_no_block_is_dropped(tmp_path: Path) -> None:
     values = list(point.values)
     values[0] = values[1] = (1, 1, 512, 1, 1)  # 262144 threads
     assert space.realise(type(point)(0, tuple(values)), 0) is None
-    assert json.loads(tvm.ir.save_json(workload))
 
 
 @pytest.mark.tvm

@@ -16,7 +16,7 @@ from tunefarm.errors import ArtifactTampered, NoDevice, StoreError, UnknownJob
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.home import Home
 from tunefarm.measure.build import Library
-from tunefarm.measure.bundle import read_bundle, read_report, write_report
+from tunefarm.measure.bundle import read_bundle, read_report, report_of, write_report
 from tunefarm.measure.bundle_run import run_bundle
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.runner import RaceRequest, ScreenRequest
@@ -27,7 +27,6 @@ from tunefarm.scheduler.exchange import (
     accept,
     await_device,
     device_of,
-    report_of,
     waiting_for,
 )
 from tunefarm.scheduler.messages import Assignment, Joined, Lease, Phase, RunProcess, Screen
@@ -100,7 +99,7 @@ def test_a_round_goes_out_and_comes_back(lab: Lab) -> None:
     (bundle,) = lab.bundles()
     assert "python" in lab.said[-1]
     assert len(read_bundle(bundle).requests) == 2
-    assert waiting_for(lab.root, lab.directory) == [bundle]
+    assert waiting_for(lab.root) == [bundle]
     lab.measure(bundle)
     answers = lab.answers()
     assert set(answers) == set(leases)
@@ -111,7 +110,7 @@ def test_a_round_goes_out_and_comes_back(lab: Lab) -> None:
     assert (lab.root / "reference" / "a.npz").read_bytes() == b"a reference"
     assert not bundle.exists()
     assert report_of(bundle).exists()
-    assert waiting_for(lab.root, lab.directory) == []
+    assert waiting_for(lab.root) == []
 
 
 def test_what_fills_a_bundle_does_not_wait_for_more(lab: Lab) -> None:

@@ -19,7 +19,9 @@ def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path
         for token in (farm.token, farm.head.home.root / "door.token"):
             assert token.stat().st_mode & 0o777 == 0o600
         user = farm.user("laptop")
-        model = models.cnn(tmp_path / "cnn.onnx")
+        # Two machines of one host's cores time at once: what takes less than a turn on a core is
+        # lost in the noise of that.
+        model = models.cnn(tmp_path / "cnn.onnx", size=96)
         options = ("--targets", "llvm", "--trials", 24, "--detach", "--json")
         sent = tunefarm("submit", model, *options, **user)
         assert sent.code == 0, sent.err
@@ -27,10 +29,7 @@ def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path
         done = tunefarm("watch", job, "--json", **user)
         assert done.code == 0, done.err
         row = done.json["targets"]["llvm"]
-        # Two machines of one host's cores time at once and disturb each other: how sure the verdict
-        # is depends on the hour, which way it goes does not.
-        assert row["verdict"] in ("FASTER", "AMBIGUOUS")
-        assert row["speedup"] > 2
+        assert row["verdict"] == "FASTER"
         assert row["parity"]["passed"]
         pulled = tunefarm("artifacts", "pull", "cnn@llvm", "-o", tmp_path, "--json", **user)
         assert pulled.code == 0, pulled.err

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from tests import models
 from tests.command import finish, start, tunefarm
+from tests.jobs import left_over, measured, wait_for
 from tests.mlflow_server import MlflowServer
 from tunefarm.costmodel.transfer import load_transfer
 from tunefarm.home import Home
@@ -40,18 +40,6 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     done = tunefarm("submit", model, "--targets", "llvm", "--trials", 30, "--json", **env)
     assert done.code == 0, done.err
     return {"env": env, "home": Home(root / "home"), "done": done, "model": model, "root": root}
-
-
-def left_over(marker: str) -> list[str]:
-    """Living processes that carry the test's own directory in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and marker in str(process.environ().values()):
-                found.append(" ".join(process.cmdline())[:120])
-        except (psutil.Error, OSError):
-            continue
-    return found
 
 
 def test_json_is_the_contract(farm: dict[str, Any]) -> None:
@@ -371,21 +359,6 @@ def test_planted_faults_are_recorded_and_the_job_finishes(
     assert row["candidates"] == 12
     assert row["parity"]["passed"]
     assert left_over(str(farm["home"].root)) == []
-
-
-def wait_for(condition: Any, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it has not happened"
-        time.sleep(0.2)
-
-
-def measured(home: Home) -> int:
-    journal = Journal(home)
-    jobs = journal.jobs()
-    count = journal.counts(jobs[0].id)["measured"] if jobs else 0
-    journal.close()
-    return count
 
 
 def take_roof(farm: dict[str, Any], home: Home) -> None:

@@ -1,0 +1,108 @@
+"""Which targets a submitted job has: those that devices serve, that a file leads to, or that nobody
+has a device for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tunefarm.devices.device import Device, no_device
+from tunefarm.devices.gpu import completed
+from tunefarm.devices.registry import device_for, local_devices
+from tunefarm.devices.standing import Use, check_free, standing
+from tunefarm.devices.target import Target, parse_targets
+from tunefarm.errors import NoDevice, UsageError
+from tunefarm.home import Home
+from tunefarm.measure.cuda import cuda_compiler
+from tunefarm.results.facts import JobTarget
+from tunefarm.scheduler.exchange import await_device
+
+
+def devices_of(home: Home, joined: dict[str, str] | None) -> tuple[Device, ...]:
+    """Those that a job may have."""
+    if joined is None:
+        return local_devices(home)
+    from tunefarm.scheduler import farm
+    from tunefarm.scheduler.token import authenticate
+
+    authenticate(Path(joined["token"]))
+    farm.connect(joined["address"], Path(joined["token"]))
+    return tuple(farm.Devices().all().values())
+
+
+def targets_of(
+    home: Home, devices: tuple[Device, ...], text: str, otherwise: str
+) -> tuple[list[JobTarget], dict[str, str]]:
+    """The targets that devices serve, and why the others do not count; what to do with these is
+    `otherwise` (``fail``, ``skip`` or ``build``)."""
+    wanted = parse_targets(text)
+    free = tuple(device for device in devices if standing(home, device.id).use is Use.FREE)
+    kinds = [device.target for device in free]
+    chosen: list[JobTarget] = []
+    skipped: dict[str, str] = {}
+    for target in wanted:
+        try:
+            device = device_for(target, free if any(map(target.admits, kinds)) else devices)
+            check_free(home, device.id)
+        except NoDevice as error:
+            if otherwise == "fail":
+                raise
+            if otherwise == "build":
+                chosen.append(_unserved(target, home))
+            else:
+                skipped[target.text] = error.message
+            continue
+        resolved = target.with_attrs(dict(device.target.attrs))
+        if any((t.resolved, t.device) == (resolved, device) for t in chosen):
+            continue  # the same target under another name
+        tools = _toolchain(target, local_devices(home)[0] if target.kind == "cuda" else device)
+        chosen.append(JobTarget(target.text, resolved, device, tools))
+    if not chosen:
+        reasons = "; ".join(skipped.values())
+        raise NoDevice(f"no target is left: {reasons}", hint="tunefarm devices list")
+    return chosen, skipped
+
+
+def _toolchain(target: Target, builder: Device) -> str:
+    """What compiles for `target` on the machine of `builder`, a part of a candidate's identity."""
+    tools = dict(builder.toolchain)
+    found = f"tvm-{tools['tvm']} llvm-{tools['llvm']} {tools['linker']}"
+    if target.kind != "cuda":
+        return found
+    return f"{found} {cuda_compiler()}"
+
+
+def _unserved(target: Target, home: Home) -> JobTarget:
+    """A target to build for without a device.
+
+    Raises:
+        UsageError: it is for a processor.
+        UnsupportedTarget: see `devices.gpu.arch_of`; or nothing here compiles for it.
+    """
+    (builder, *_) = local_devices(home)
+    if target.kind != "cuda":
+        raise UsageError(
+            f"target {target.text!r}: without a device only cuda is built for",
+            hint="What a processor must have to run the artifact is read off the device.",
+        )
+    resolved = completed(target)
+    device = no_device(resolved, builder)
+    return JobTarget(target.text, resolved, device, _toolchain(target, builder))
+
+
+def by_file(home: Home, directory: Path, text: str) -> list[JobTarget]:
+    """Targets whose devices are reached by file."""
+    (builder, *_) = local_devices(home)
+    chosen: list[JobTarget] = []
+    for target in parse_targets(text):
+        toolchain = _toolchain(target, builder)  # before anybody is sent anywhere
+        directory.mkdir(parents=True, exist_ok=True)
+        wanted = completed(target) if target.kind == "cuda" else target
+        if target.kind == "llvm" and target.get("mcpu") is None:
+            wanted = target.with_attrs({"mcpu": str(builder.target.get("mcpu"))})
+        device = await_device(directory, wanted, lambda line: click.echo(line, err=True))
+        resolved = wanted.with_attrs(dict(device.target.attrs))
+        if not any((t.resolved, t.device) == (resolved, device) for t in chosen):
+            chosen.append(JobTarget(target.text, resolved, device, toolchain))
+    return chosen

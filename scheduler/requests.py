@@ -1,0 +1,72 @@
+"""What workers are asked for about kernels of one target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tunefarm.measure.build import BuildRequest
+from tunefarm.measure.facts import KernelFacts
+from tunefarm.measure.runner import RaceRequest, ScreenRequest
+from tunefarm.scheduler.ledger import Ledger
+from tunefarm.scheduler.messages import Phase
+from tunefarm.scheduler.races import Races
+
+
+class Requests:
+    """Made from what the ledger knows and who races.
+
+    Args:
+        directory: the target's own, in the job's.
+    """
+
+    def __init__(self, ledger: Ledger, races: Races, directory: Path) -> None:
+        self._ledger = ledger
+        self._races = races
+        self._directory = directory
+
+    def build(self, candidate: str) -> BuildRequest:
+        one = self._ledger.candidates[candidate]
+        return BuildRequest(
+            self._races.program.workload(one.task),
+            self._races.target.resolved,
+            one.trace,
+            self._directory / "candidates" / f"{one.id}.so",
+        )
+
+    def screen(self, candidate: str, incumbent_s: float | None) -> ScreenRequest:
+        one = self._ledger.candidates[candidate]
+        return ScreenRequest(
+            self._ledger.libraries[candidate],
+            self._facts(one.task),
+            self._races.protocol,
+            incumbent_s,
+            make_reference=one.untuned,
+        )
+
+    def race(self, phase: Phase, process: int) -> RaceRequest:
+        """Of kernels whose racers are all built."""
+        protocol, built = self._races.protocol, self._ledger.libraries
+        kernels = tuple(
+            (self._facts(task), tuple((c, built[c]) for c in chosen))
+            for task, chosen in self._races.entries(phase, self._ledger.latencies).items()
+            if all(c in built for c in chosen)
+        )
+        offset = 100 if phase is Phase.FINAL else 0  # other orders than in the race
+        rounds = protocol.final_rounds if offset else protocol.race_rounds
+        return RaceRequest(kernels, self._races.settled(), rounds, process + offset)
+
+    def unbuilt(self, phase: Phase) -> dict[str, BuildRequest]:
+        """Of those who race, what was built in an earlier life and has to be built again."""
+        entries = self._races.entries(phase, self._ledger.latencies)
+        return {
+            c: self.build(c)
+            for chosen in entries.values()
+            for c in chosen
+            if c not in self._ledger.libraries
+        }
+
+    def _facts(self, task: str) -> KernelFacts:
+        of = self._races.program.task(task)
+        reference = self._directory / "reference" / f"{task}.npz"
+        between = self._races.program.between_bytes
+        return KernelFacts(of.id, of.args, of.flops, reference, of.constants, between)
