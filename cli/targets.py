@@ -17,16 +17,16 @@ from tunefarm.home import Home
 from tunefarm.measure.cuda import cuda_compiler
 from tunefarm.results.facts import JobTarget
 from tunefarm.scheduler.exchange import await_device
+from tunefarm.scheduler.token import authenticate
 
 
 def devices_of(home: Home, joined: dict[str, str] | None) -> tuple[Device, ...]:
     """Those that a job may have."""
     if joined is None:
         return local_devices(home)
-    from tunefarm.scheduler import farm
-    from tunefarm.scheduler.token import authenticate
-
     authenticate(Path(joined["token"]))
+    from tunefarm.scheduler import farm  # Ray reads the token as it is imported
+
     farm.connect(joined["address"], Path(joined["token"]))
     return tuple(farm.Devices().all().values())
 
