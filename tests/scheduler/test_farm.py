@@ -22,7 +22,7 @@ def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path
         # Two machines of one host's cores time at once: what takes less than a turn on a core is
         # lost in the noise of that.
         model = models.cnn(tmp_path / "cnn.onnx", size=96)
-        options = ("--targets", "llvm", "--trials", 24, "--detach", "--json")
+        options = ("--targets", "llvm", "--trials", 12, "--detach", "--json")
         sent = tunefarm("submit", model, *options, **user)
         assert sent.code == 0, sent.err
         job = sent.json["job"]  # whoever sent it may go home now

@@ -376,7 +376,7 @@ def killed(farm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> di
     take_roof(farm, home)
     env = {"TUNEFARM_HOME": str(home.root), "TUNEFARM_CACHE": str(root / "cache")}
     model = models.rows_inside(root / "rows.onnx")
-    process = start("submit", model, "--targets", "llvm", "--trials", 40, "--json", **env)
+    process = start("submit", model, "--targets", "llvm", "--trials", 24, "--json", **env)
     wait_for(lambda: measured(home) >= 6)
     process.send_signal(signal.SIGKILL)
     _, told = process.communicate()
