@@ -167,11 +167,12 @@ def rewritten(workload: Any, algorithm: str | None) -> Any:
     if algorithm is None:
         return workload
     from tunefarm.search.filling import filled
+    from tunefarm.search.folding import fold
     from tunefarm.search.spreading import spread
     from tunefarm.search.winograd import winograd
 
     name, _, size = algorithm.partition(" ")
-    known = {"winograd": winograd, "filled": filled, "spread": spread}
+    known = {"winograd": winograd, "filled": filled, "spread": spread, "fold": fold}
     if name not in known or not size.isdigit():
         raise ValueError(f"no algorithm {algorithm!r} is known")
     return known[name](workload, int(size))

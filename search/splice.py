@@ -32,7 +32,7 @@ def spliced(
         [],
         [],
         "root",
-        tirx.SeqStmt(text),
+        tirx.SeqStmt(text) if len(text) > 1 else text[0],
         alloc_buffers=[
             *(buffer for buffer in root.alloc_buffers if buffer.name != unused),
             *buffers,

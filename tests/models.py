@@ -198,6 +198,26 @@ def pools(path: Path) -> Path:
     return _save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
 
 
+def windows(path: Path) -> Path:
+    """Largest of windows with channels first: every kind of step, window and padding; the last one
+    with something that follows it."""
+    kinds = {
+        "m1": ((3, 3), (2, 2), (0, 0, 1, 1), (7, 9)),
+        "m2": ((3, 3), (1, 1), (1, 1, 1, 1), (14, 18)),
+        "m3": ((5, 2), (3, 2), (2, 1, 2, 1), (5, 10)),
+        "m4": ((2, 4), (2, 3), (0, 0, 0, 0), (7, 5)),
+        "m5": ((2, 2), (2, 2), (0, 0, 0, 0), (7, 9)),
+    }
+    nodes = [
+        helper.make_node("MaxPool", ["x"], [name], kernel_shape=window, strides=strides, pads=pads)
+        for name, (window, strides, pads, _) in kinds.items()
+    ]
+    nodes.append(helper.make_node("Sigmoid", ["m5"], ["m6"]))
+    outputs = [(name, [2, 5, *shape]) for name, (*_, shape) in kinds.items() if name != "m5"]
+    outputs.append(("m6", [2, 5, 7, 9]))
+    return _save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
+
+
 def flattened(path: Path) -> Path:
     """What lies between convolutions, channels last, and a dense layer: turned, then one row."""
     nodes = [

@@ -28,6 +28,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     hardware models corrected by `transfer`. The families are of processors; on a GPU there are
     sketches for its plain and, where they fit, for its tensor cores."""
     from tunefarm.search.spaces.elementwise import elementwise_space
+    from tunefarm.search.spaces.fold import fold_space
     from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
     from tunefarm.search.spaces.register_tile import filled_tile_space, register_tile_space
     from tunefarm.search.spaces.rowwise import rowwise_space
@@ -38,7 +39,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     spaces: list[Space] = [GenericSpace(workload, target)]
     own: tuple[SpaceFactory, ...] = (
         *(register_tile_space, filled_tile_space, spread_space, winograd_space),
-        *(rowwise_space, elementwise_space, windows_space),
+        *(rowwise_space, elementwise_space, windows_space, fold_space),
     )
     if target.kind == "cuda":
         own = (tensor_core_space,)

@@ -126,6 +126,32 @@ def test_windows_that_slide_along_rows_are_right(target, workers, tmp_path: Path
     assert {name for name, _ in seen} == {"max_pool2d", "avg_pool2d_tir_sigmoid"}
 
 
+def test_windows_whose_rows_are_folded_are_right(target, workers, tmp_path: Path) -> None:
+    """Of every kind, in vectors that divide the rows and that do not; what something follows, and
+    sums, are not folded."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.fold import fold_space
+
+    seen: list[int] = []
+    for make in (models.windows, models.pools):
+        program = imported(
+            tmp_path / make.__name__, make(tmp_path / f"{make.__name__}.onnx"), target
+        )
+        for task in program.tasks:
+            bench = Bench(program, task, target, workers, tmp_path)
+            space = fold_space(bench.workload, target)
+            assert (space is None) == ("sigmoid" in task.name), task.name
+            for number, one in enumerate(space.ways if space is not None else ()):
+                proposal = space.realise(Point(0, (number,)), 0)
+                assert proposal is not None, (task.name, one)
+                assert space.locate(proposal.trace) == Point(0, (number,))
+                assert (replay.completed_by(proposal.trace) or "").startswith("fold")
+                bench.check(proposal, str(number))
+                seen.append(one.lanes)
+    assert len(set(seen)) > 1
+    assert len(seen) >= 8
+
+
 def test_the_next_row_is_asked_for_where_a_point_says_so(
     kernels: Program, target, workers, tmp_path: Path
 ) -> None:

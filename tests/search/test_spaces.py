@@ -22,7 +22,7 @@ FAMILIES = {
     "matmul": ("register-tile", "filled-tile"),
     "dense": ("register-tile", "filled-tile"),
     "conv2d": ("register-tile", "filled-tile", "spread", "winograd"),
-    "max_pool2d": ("register-tile", "windows"),
+    "max_pool2d": ("register-tile", "windows", "fold"),
     "fast_softmax": "rowwise",
     "layer_norm": "rowwise",
     "add": "elementwise",
