@@ -164,7 +164,7 @@ def run_import(request: ImportRequest) -> None:
         laid = relax_layout.convert_layout(module, request.target, log, wanted)
         module = relax_passes.fast_math(laid.module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
-        module = relax_passes.cheapen(module, log)
+        module = relax_passes.cheapen(module, request.target, log)
         save_program(module, temporary / "program.json")
         tasks = relax_passes.extract_tasks(module, temporary)
         program = Program(

@@ -9,12 +9,13 @@ from typing import Any
 
 import onnx
 import tvm
-from tvm import relax
+from tvm import relax, topi
 from tvm.relax import transform
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import UnsupportedModel, last_line
+from tunefarm.frontend.exponentials import exponentials
 from tunefarm.frontend.pass_log import PassLog, run_passes
 from tunefarm.frontend.program import TensorSpec, TuningTask
 from tunefarm.frontend.tir import (
@@ -70,14 +71,41 @@ def lower(module: tvm.IRModule, target: Target, log: PassLog, stage: str) -> tvm
 
 
 def fast_math(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
-    """Exponentials and their kin as polynomials, in vectors: the library's are called once for
-    every element. The largest relative error seen was 4e-7 (`docs/benchmarks.md`)."""
-    return run_passes(module, [transform.FastMathTransform()], target, log, "fast math")
+    """Error functions and hyperbolic tangents as quotients of polynomials, in vectors: a library's
+    are called once for every element. (On a GPU they are functions of the compiler's own.)"""
+    if target.kind != "llvm":
+        return module
+    return run_passes(module, [_Quotients()], target, log, "fast math")
 
 
-def cheapen(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:
-    """Dear operations as cheaper ones, in every kernel: see `tir.shared_divisors`, `tir.roots`."""
-    for one, what in ((shared_divisors, "divisions"), (roots, "powers")):
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def visit_call_(self, call: Any) -> Any:
+        made = {"relax.erf": topi.fast_erf, "relax.tanh": topi.fast_tanh}.get(
+            getattr(call.op, "name", "")
+        )
+        if made is None:
+            return super().visit_call_(call)
+        return self.builder_.call_te(made, self.visit_expr(call.args[0]))
+
+
+@tvm.transform.module_pass(opt_level=0, name="Quotients")
+class _Quotients:
+    def transform_module(self, module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        mutator = _Mutator(module)
+        for variable, function in module.functions_items():
+            if isinstance(function, relax.Function):
+                mutator.builder_.update_func(variable, mutator.visit_expr(function))
+        return mutator.builder_.get()
+
+
+def cheapen(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
+    """Dear operations as cheaper ones, in every kernel: see `tir.shared_divisors`, `tir.roots`
+    and, for processors, `exponentials`."""
+    rewrites = {shared_divisors: "divisions", roots: "powers"}
+    if target.kind == "llvm":
+        rewrites[exponentials] = "exponentials"
+    for one, what in rewrites.items():
         started, total = time.perf_counter(), 0
         for variable, function in module.functions_items():
             if isinstance(function, tvm.tirx.PrimFunc):

@@ -234,15 +234,16 @@ def _is_single_float(block: Stage) -> bool:
 
 
 def _is_chain(block: Stage, after: Sequence[Stage]) -> bool:
-    """Each stage reads the result of the one before it once, element by element."""
+    """Each stage reads the result of the one before it element by element."""
     previous = block
     for stage in after:
         loads: list[Any] = []
         structural_walk(stage.node.body, (TensorLoad, loads.append))
         of_previous = [load for load in loads if load.source.name == previous.writes]
-        if stage.shape != previous.shape or len(of_previous) != 1:
+        here = list(stage.node.body.indices)
+        if stage.shape != previous.shape or not of_previous:
             return False
-        if not structural_equal(list(of_previous[0].indices), list(stage.node.body.indices)):
+        if not all(structural_equal(list(load.indices), here) for load in of_previous):
             return False
         previous = stage
     return True

@@ -163,7 +163,7 @@ def test_the_next_row_is_asked_for_where_a_point_says_so(
     from tunefarm.search import replay
     from tunefarm.search.spaces.rowwise import rowwise_space
 
-    task = next(t for t in kernels.tasks if t.name.startswith("fast_softmax"))
+    task = next(t for t in kernels.tasks if t.name.startswith("softmax"))
     workload = replay.load_workload(kernels.workload(task.id))
     space = rowwise_space(workload, target)
     assert space is not None
@@ -204,7 +204,7 @@ def test_large_results_pass_the_caches_by(
     from tunefarm.search.spaces.rowwise import rowwise_space
 
     families = {
-        "fast_softmax": rowwise_space,
+        "softmax": rowwise_space,
         "add": elementwise_space,
         "multiply": elementwise_space,
     }

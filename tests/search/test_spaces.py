@@ -23,7 +23,7 @@ FAMILIES = {
     "dense": ("register-tile", "filled-tile"),
     "conv2d": ("register-tile", "filled-tile", "spread", "winograd"),
     "max_pool2d": ("register-tile", "windows", "fold"),
-    "fast_softmax": "rowwise",
+    "softmax": "rowwise",
     "layer_norm": "rowwise",
     "add": "elementwise",
     "transpose": "elementwise",
