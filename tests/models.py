@@ -198,6 +198,18 @@ def pools(path: Path) -> Path:
     return _save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
 
 
+def activated(path: Path) -> Path:
+    """A convolution followed by x times its own logistic function."""
+    weights = _weights(0.2)
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Sigmoid", ["c"], ["s"]),
+        helper.make_node("Mul", ["c", "s"], ["y"]),
+    ]
+    constants = [("w", weights(32, 16, 3, 3)), ("b", weights(32))]
+    return _save(path, nodes, [("x", [1, 16, 12, 12])], [("y", [1, 32, 12, 12])], constants)
+
+
 def windows(path: Path) -> Path:
     """Largest of windows with channels first: every kind of step, window and padding; the last one
     with something that follows it."""

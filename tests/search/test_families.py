@@ -126,6 +126,27 @@ def test_windows_that_slide_along_rows_are_right(target, workers, tmp_path: Path
     assert {name for name, _ in seen} == {"max_pool2d", "avg_pool2d_tir_sigmoid"}
 
 
+def test_what_follows_may_read_a_result_more_than_once(target, workers, tmp_path: Path) -> None:
+    """An activation made of many operations stays in the kernel before it, in every family."""
+    from tunefarm.search.spaces import design_space
+
+    program = imported(tmp_path, models.activated(tmp_path / "activated.onnx"), target)
+    (task,) = (one for one in program.tasks if one.name.startswith("conv2d"))
+    assert "sigmoid_multiply" in task.name
+    bench = Bench(program, task, target, workers, tmp_path)
+    space = design_space(bench.workload, target)
+    best: dict[str, Point] = {}
+    for one in sorted(space.modelled(), key=lambda one: one.seconds):
+        about = space.describe(one.point)
+        assert about is not None
+        best.setdefault(about.family, one.point)
+    assert set(best) == {"register-tile", "winograd"}
+    for number, point in enumerate(best.values()):
+        proposal = space.realise(point, 0)
+        assert proposal is not None
+        bench.check(proposal, str(number))
+
+
 def test_windows_whose_rows_are_folded_are_right(target, workers, tmp_path: Path) -> None:
     """Of every kind, in vectors that divide the rows and that do not; what something follows, and
     sums, are not folded."""
