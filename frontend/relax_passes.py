@@ -79,7 +79,7 @@ def fast_math(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModul
 
 
 @relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
+class _Mutator(relax.PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         made = {"relax.erf": topi.fast_erf, "relax.tanh": topi.fast_tanh}.get(
             getattr(call.op, "name", "")
