@@ -1,11 +1,12 @@
 """Exponentials as polynomials, in vectors: a library's are called once for every element.
 
 exp(x) = 2^n exp(f), where n is the integer nearest to x / ln 2 and f what is left, at most half of
-ln 2: a polynomial of f, and n added to the exponent's bits (the reduction of Cephes and its many
-heirs). The polynomial is the one of degree five that is 1 at 0 and has the least relative error,
+ln 2: a polynomial of f, and n added to the exponent's bits (the reduction of Cephes, with ln 2 in
+one part). The polynomial is the one of degree five that is 1 at 0 and has the least relative error,
 9.2e-8 (found by Lawson's iteration; rounding to single precision makes it 9.3e-8). With fused
 multiply-adds in single precision the whole is off by at most 4e-7 of the result, 2e-7 for |x| < 10;
-below -87.7 it is 0, and above 88.37 it stays at 2.4e38. What is not a number stays so.
+below -87.7 it is 0, and above 88.37, where exp goes on to 3.4e38 and then to infinity, it stays at
+2.4e38. What is not a number stays so.
 """
 
 from __future__ import annotations

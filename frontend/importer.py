@@ -164,9 +164,10 @@ def run_import(request: ImportRequest) -> None:
         laid = relax_layout.convert_layout(module, request.target, log, wanted)
         module = relax_passes.fast_math(laid.module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
+        flops = relax_passes.flops_by_name(module)  # before one operation becomes many
         module = relax_passes.cheapen(module, request.target, log)
         save_program(module, temporary / "program.json")
-        tasks = relax_passes.extract_tasks(module, temporary)
+        tasks = relax_passes.extract_tasks(module, flops, temporary)
         program = Program(
             directory=temporary,
             inputs=inputs,

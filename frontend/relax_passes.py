@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,23 @@ def output_specs(module: tvm.IRModule, names: list[str]) -> tuple[TensorSpec, ..
     return tuple(specs)
 
 
-def extract_tasks(module: tvm.IRModule, directory: Path) -> tuple[TuningTask, ...]:
-    """One task per distinct kernel, heaviest first; their workloads are written to `directory`."""
+def flops_by_name(module: tvm.IRModule) -> dict[str, float]:
+    """Of every kernel, with functions such as exponentials as one operation each."""
+    return {
+        variable.name_hint: flops_of(workload_module(function))
+        for variable, function in module.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc)
+    }
+
+
+def extract_tasks(
+    module: tvm.IRModule, flops: Mapping[str, float], directory: Path
+) -> tuple[TuningTask, ...]:
+    """One task per distinct kernel, heaviest first; their workloads are written to `directory`.
+
+    Args:
+        flops: by a kernel's name.
+    """
     calls: dict[str, int] = {}
 
     def visit(node: Any) -> None:
@@ -173,7 +189,7 @@ def extract_tasks(module: tvm.IRModule, directory: Path) -> tuple[TuningTask, ..
             name=_readable(name),
             functions=(name,),
             weight=calls.get(name, 0),
-            flops=flops_of(workload),
+            flops=flops[name],
             bytes=sum(_bytes(spec) for spec in args),
             args=args,
             constants=free_arguments(function),

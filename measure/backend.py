@@ -50,7 +50,7 @@ class Backend(Protocol):
         """Median seconds of a fixed small piece of work."""
         ...
 
-    def conditions(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, float | str]:
         """Clocks, temperature and the like, right now; empty where nobody tells."""
         ...
 
@@ -78,7 +78,7 @@ class Processor:
         left, right = (generator.random((384, 384), dtype=np.float32) for _ in range(2))
         return _median([self.seconds(lambda: _ignore(left @ right)) for _ in range(7)])
 
-    def conditions(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, float | str]:
         return {}
 
 
@@ -111,7 +111,7 @@ class Gpu:
         source, target = self._copied
         return _median([self.seconds(lambda: _ignore(source.copyto(target))) for _ in range(7)])
 
-    def conditions(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, float | str]:
         return nvml_conditions()
 
 
@@ -159,7 +159,7 @@ class _Events:
 _NVML_CLOCKS = {"clock_sm_mhz": 1, "clock_memory_mhz": 2}
 
 
-def nvml_conditions() -> dict[str, Any]:
+def nvml_conditions() -> dict[str, float | str]:
     """Of the first GPU, from the driver's management library; empty where there is none."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -170,7 +170,7 @@ def nvml_conditions() -> dict[str, Any]:
             return {}
     except (OSError, AttributeError):
         return {}
-    found: dict[str, Any] = {}
+    found: dict[str, float | str] = {}
     number, many = ctypes.c_uint(), ctypes.c_ulonglong()
     for name, which in _NVML_CLOCKS.items():
         if not nvml.nvmlDeviceGetClockInfo(handle, which, ctypes.byref(number)):

@@ -25,7 +25,7 @@ from tunefarm.measure.archive import UNREADABLE, pack
 from tunefarm.measure.facts import Block
 from tunefarm.measure.wire import WireError, from_wire, to_wire
 
-SCHEMA = 1
+SCHEMA = 2
 BUNDLE, REPORT = "bundle.json", "report.json"
 FILES, RUNTIME = "files/", "runtime/"
 _MOST_IN_REPORT = 4 * 2**30

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import Parity
@@ -69,4 +68,4 @@ class Block:
     """A measuring block begins: the canary's seconds, and what the machine was like."""
 
     canary_s: float
-    conditions: dict[str, Any]
+    conditions: dict[str, float | str]

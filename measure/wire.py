@@ -105,8 +105,6 @@ def from_wire(data: Any, root: Path) -> Any:
 def fits(value: Any, hint: Any) -> bool:
     """Whether `value`, as it comes off the wire, is what a type says: of those that travel."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return True
     if origin in (types.UnionType, typing.Union):
         return any(fits(value, one) for one in inside)
     if origin is tuple and inside and inside[-1] is Ellipsis:

@@ -117,6 +117,8 @@ class Exchange:
     _due: list[str] = field(default_factory=list)
     """Of these, what is in no bundle."""
     _out: list[_Out] = field(default_factory=list)
+    _lost: set[str] = field(default_factory=set)
+    """Ids of those that had gone when this life began; one that is carried about now comes back."""
     _known: dict[str, Any] = field(default_factory=dict)
     """Answers that came before they were asked for, in this life."""
     _news: list[Heard] = field(default_factory=list)
@@ -125,6 +127,7 @@ class Exchange:
         self._depot = Depot(self.root, lambda content: content)
         self._news = [Joined(f"{self.device.id}{_SLOT}{n}") for n in range(self.size)]
         self._out = _on_record(self._records.glob("*.json"))
+        self._lost = {one.bundle for one in self._out if one.is_lost}
 
     @property
     def _records(self) -> Path:
@@ -135,7 +138,7 @@ class Exchange:
         self._asked[key] = (assignment, request)
         if key in self._known:
             self._news += self._answered(key, self._known.pop(key), None)
-        elif not any(key in one.keys for one in self._out if not one.is_lost):
+        elif not any(key in one.keys for one in self._out if one.bundle not in self._lost):
             self._due.append(key)
 
     def _key(self, request: Any) -> str:
@@ -334,13 +337,13 @@ def accept(home: Home, report: Path) -> tuple[str, int]:
         UnknownJob: no job of this home has asked for it.
     """
     found = read_report(report, home.root)
-    for job in home.jobs.iterdir():
-        for one in _on_record(job.glob("exchange/*/*.json")):
-            if one.bundle == found.bundle:
-                place = report_of(one.path)
-                if place.resolve() != report.resolve():
-                    write_atomically(place, report.read_bytes())
-                return job.name, len(found.answers)
+    for record in sorted(home.jobs.glob("*/exchange/*/*.json")):
+        (one,) = _on_record([record])
+        if one.bundle == found.bundle:
+            place = report_of(one.path)
+            if place.resolve() != report.resolve():
+                write_atomically(place, report.read_bytes())
+            return record.parents[2].name, len(found.answers)
     raise UnknownJob(
         f"no job of this farm home has asked for {report}",
         hint=f"Is it another home's? This one is {home.root}.",

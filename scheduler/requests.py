@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tunefarm.measure.build import BuildRequest
@@ -43,24 +44,27 @@ class Requests:
             make_reference=one.untuned,
         )
 
-    def race(self, phase: Phase, process: int) -> RaceRequest:
+    def racers(self, phase: Phase) -> dict[str, list[str]]:
+        """See `Races.entries`."""
+        return self._races.entries(phase, self._ledger.latencies)
+
+    def race(self, racers: Mapping[str, Sequence[str]], phase: Phase, process: int) -> RaceRequest:
         """Of kernels whose racers are all built."""
         protocol, built = self._races.protocol, self._ledger.libraries
         kernels = tuple(
             (self._facts(task), tuple((c, built[c]) for c in chosen))
-            for task, chosen in self._races.entries(phase, self._ledger.latencies).items()
+            for task, chosen in racers.items()
             if all(c in built for c in chosen)
         )
         offset = 100 if phase is Phase.FINAL else 0  # other orders than in the race
         rounds = protocol.final_rounds if offset else protocol.race_rounds
         return RaceRequest(kernels, self._races.settled(), rounds, process + offset)
 
-    def unbuilt(self, phase: Phase) -> dict[str, BuildRequest]:
+    def unbuilt(self, racers: Mapping[str, Sequence[str]]) -> dict[str, BuildRequest]:
         """Of those who race, what was built in an earlier life and has to be built again."""
-        entries = self._races.entries(phase, self._ledger.latencies)
         return {
             c: self.build(c)
-            for chosen in entries.values()
+            for chosen in racers.values()
             for c in chosen
             if c not in self._ledger.libraries
         }

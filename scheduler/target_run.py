@@ -445,13 +445,14 @@ class TargetRun:
     # ------------------------------------------------------------------- races
 
     def _race_request(self, phase: Phase, process: int) -> RaceRequest:
-        """After a resume, what was built in an earlier life is built again (from its trace)."""
-        if missing := self.requests.unbuilt(phase):
+        """The request, once all who race are built: after a resume, again (from their traces)."""
+        racers = self.requests.racers(phase)
+        if missing := self.requests.unbuilt(racers):
             assert self.crew is not None
             for candidate, outcome in self.crew.build_all(missing, self.check):
                 if outcome.library is not None:
                     self.ledger.libraries[candidate] = outcome.library
-        return self.requests.race(phase, process)
+        return self.requests.race(racers, phase, process)
 
     # ------------------------------------------------------------------ report
 

@@ -22,7 +22,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm.sym.pattern import detect_linear_equation
-from tvm_ffi import structural_walk
+from tvm_ffi import structural_equal, structural_walk
 
 from tunefarm.search.spaces.form import Reduction, Stage, reduction_of
 from tunefarm.search.splice import renamed, spliced
@@ -74,8 +74,10 @@ def pooling_of(form: Reduction) -> Pooling | None:
     if form.product or form.after or form.copies or len(form.before) > 1:
         return None
     store, column = form.block.node.body, form.column
-    row = form.spatial[-2] if len(form.spatial) > 1 else column
-    if not isinstance(store.value, tirx.Max) or row == column or len(form.reductions) != 2:
+    if len(form.spatial) < 3:
+        return None
+    row = form.spatial[-2]
+    if not _is_largest(form.block.node) or len(form.reductions) != 2:
         return None
     operand, width = form.vector, form.vector.shape[-1]
     across = [axis for axis in form.reductions if operand.strides[axis] == 1]
@@ -109,6 +111,21 @@ def pooling_of(form: Reduction) -> Pooling | None:
     return Pooling(source, windows, strides, before) if inside else None
 
 
+def _is_largest(node: Any) -> bool:
+    """Whether it is the maximum of what it reads, as it is, and of the least number."""
+    store, first = node.body, node.init
+    if not isinstance(store.value, tirx.Max) or not isinstance(first, tirx.BufferStore):
+        return False
+    own, other = store.value.a, store.value.b
+    return (
+        isinstance(own, TensorLoad)
+        and isinstance(other, TensorLoad)
+        and own.source.same_as(store.buffer)
+        and structural_equal(list(own.indices), list(store.indices))
+        and float(getattr(first.value, "value", 0.0)) <= LEAST
+    )
+
+
 def _loads(value: Any, buffer: str) -> list[Any]:
     loads: list[Any] = []
     structural_walk(value, (TensorLoad, loads.append))
@@ -124,10 +141,14 @@ def _padding(stage: Stage) -> tuple[Any, tuple[int, int]] | None:
     condition, load, other = value.args
     if not isinstance(load, TensorLoad) or not float(getattr(other, "value", 0.0)) <= LEAST:
         return None
+    if len(load.indices) != len(axes):
+        return None
     offsets = []
     for index, axis in zip(load.indices, axes, strict=True):
         linear = detect_linear_equation(index, [axis])
-        if not linear or int(linear[0]) != 1:
+        if not linear or not all(isinstance(one, tirx.IntImm) for one in linear):
+            return None
+        if int(linear[0]) != 1:
             return None
         offsets.append(-int(linear[1]))
     ors: list[Any] = []

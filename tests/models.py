@@ -198,6 +198,13 @@ def pools(path: Path) -> Path:
     return _save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
 
 
+def transcendent(path: Path) -> Path:
+    """Functions that a library computes for each element, where nobody prevents it."""
+    names = ("Exp", "Sigmoid", "Tanh", "Erf", "Softmax")
+    nodes = [helper.make_node(name, ["x"], [name]) for name in names]
+    return _save(path, nodes, [("x", [8, 32])], [(name, [8, 32]) for name in names], [])
+
+
 def activated(path: Path) -> Path:
     """A convolution followed by x times its own logistic function."""
     weights = _weights(0.2)

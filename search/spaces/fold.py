@@ -13,8 +13,8 @@ from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Reduction, reduction_of
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
 
-MOST = 16
-"""Vectors of a row of the result: all are written out."""
+MOST = 256
+"""Elements of windows that are picked or folded for a row of the result: all are written out."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Fold(Way):
 
 def fold_space(workload: Any, target: Target) -> FewWays[Fold] | None:
     """The space of `workload`, None where it is no pooling by the maximum along its last
-    dimension, or one with rows shorter than a vector."""
+    dimension, or one with rows shorter than a vector, or with too much to write out."""
     if target.kind != "llvm":
         return None
     form, machine = reduction_of(workload), hardware(target)
@@ -47,7 +47,9 @@ def fold_space(workload: Any, target: Target) -> FewWays[Fold] | None:
         Fold(lanes, rows)
         for lanes in machine.widths()
         for rows in (1, 2)
-        if fits(form, pooling, lanes) and ceil(columns / lanes) <= MOST and down % rows == 0
+        if fits(form, pooling, lanes)
+        and ceil(columns / lanes) * prod(pooling.windows) * rows <= MOST
+        and down % rows == 0
     ]
     if not ways:
         return None
@@ -79,7 +81,7 @@ def schedule_rows(schedule: Any, one: Fold) -> None:
     """Apply `one` to the rewritten, unscheduled kernel in `schedule`."""
     replay.mark_algorithm(schedule, f"fold {one.lanes}")
     *planes, row = schedule.get_loops(schedule.get_sblock(FOLD))
-    schedule.parallel(schedule.fuse(*planes) if planes else row)
+    schedule.parallel(schedule.fuse(*planes))
     if one.rows > 1:
         _, several = schedule.split(row, [None, one.rows])
         schedule.unroll(several)

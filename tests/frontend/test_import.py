@@ -97,6 +97,28 @@ def test_a_row_is_divided_once(tmp_path: Path) -> None:
     assert passes["tir.shared_divisors"] == "divisions rewritten: 1"
 
 
+@pytest.mark.parametrize(("target", "left"), [("llvm", False), ("cuda:arch=sm_80", True)])
+def test_no_processor_calls_a_library_for_each_element(
+    tmp_path: Path, target: str, left: bool
+) -> None:
+    """A GPU has functions of its own, and keeps them. One of each is counted as one operation."""
+    from tunefarm.devices.gpu import completed
+    from tunefarm.search.replay import load_workload
+
+    model = models.transcendent(tmp_path / "m.onnx")
+    wanted = completed(parse_target(target)) if left else TARGET
+    program = import_model(ImportRequest(model, tmp_path / "program", wanted))
+    texts = [load_workload(program.workload(task.id)).script() for task in program.tasks]
+    for name in ("T.exp(", "T.sigmoid(", "T.tanh(", "T.erf("):
+        assert any(name in text for text in texts) == left, name
+    kinds = ("exp", "sigmoid", "softmax")
+    rewritten = [task for task in program.tasks if any(kind in task.name for kind in kinds)]
+    assert len(rewritten) == 3
+    assert max(task.flops for task in rewritten) < 8 * 8 * 32
+    passes = {one["pass"]: one["detail"] for one in program.evidence["passes"]}
+    assert passes.get("tir.exponentials") == (None if left else "exponentials rewritten: 3")
+
+
 def test_a_power_that_roots_make_is_none(tmp_path: Path) -> None:
     program = import_model(
         ImportRequest(models.normalised(tmp_path / "m.onnx"), tmp_path / "program", TARGET)

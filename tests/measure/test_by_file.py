@@ -227,7 +227,7 @@ def test_a_file_that_was_changed_is_refused(paper, tmp_path: Path) -> None:
         (lambda data: b"{}", ArtifactTampered),
         (lambda data: b"[1]", ArtifactTampered),
         (lambda data: data[:-10], ArtifactTampered),
-        (lambda data: data.replace(b'"schema": 1', b'"schema": 9'), ArtifactIncompatible),
+        (lambda data: data.replace(b'"schema": 2', b'"schema": 9'), ArtifactIncompatible),
         (lambda data: data.replace(b'"ScreenRequest"', b'"Popen"'), ArtifactTampered),
         (lambda data: data.replace(b"candidates/c.so", b"../../etc/c.so"), ArtifactTampered),
     ],
@@ -247,6 +247,7 @@ def test_a_bundle_that_is_none_is_refused(paper, tmp_path: Path, change, error) 
         lambda data: data.replace(b'"canary_s"', b'"canary"'),
         lambda data: data.replace(b'"samples"', b'"sample"'),
         lambda data: data.replace(b"0.25", b'"fast"'),
+        lambda data: data.replace(b'"temperature_c": 40', b'"temperature_c": {"path": "x"}'),
         lambda data: b"[" * 100_000,
         lambda data: b"{}",
     ],
@@ -255,6 +256,7 @@ def test_a_report_that_is_none_is_refused(paper, tmp_path: Path, change) -> None
     path, _, root, gpu = paper
     run_bundle(path, tmp_path / "report", lambda text: None, gpu, SimulatedDevice())
     bad = _rewritten(tmp_path / "report", tmp_path / "bad", "report.json", change)
+    assert bad.read_bytes() != (tmp_path / "report").read_bytes()
     with pytest.raises(ArtifactTampered):
         read_report(bad, root)
 

@@ -127,7 +127,8 @@ def test_windows_that_slide_along_rows_are_right(target, workers, tmp_path: Path
 
 
 def test_what_follows_may_read_a_result_more_than_once(target, workers, tmp_path: Path) -> None:
-    """An activation made of many operations stays in the kernel before it, in every family."""
+    """An activation made of many operations stays in the kernel before it, in both families that
+    fit this one."""
     from tunefarm.search.spaces import design_space
 
     program = imported(tmp_path, models.activated(tmp_path / "activated.onnx"), target)
