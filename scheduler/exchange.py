@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -90,8 +90,8 @@ class _Out:
         return not self.path.exists() and not report_of(self.path).exists()
 
 
-def _on_record(records: Iterable[Path]) -> list[_Out]:
-    return [_Out(**json.loads(record.read_text())) for record in sorted(records)]
+def _read(record: Path) -> _Out:
+    return _Out(**json.loads(record.read_text()))
 
 
 @dataclass
@@ -126,7 +126,7 @@ class Exchange:
     def __post_init__(self) -> None:
         self._depot = Depot(self.root, lambda content: content)
         self._news = [Joined(f"{self.device.id}{_SLOT}{n}") for n in range(self.size)]
-        self._out = _on_record(self._records.glob("*.json"))
+        self._out = [_read(record) for record in sorted(self._records.glob("*.json"))]
         self._lost = {one.bundle for one in self._out if one.is_lost}
 
     @property
@@ -322,7 +322,7 @@ def _label(target: Target) -> str:
 
 def waiting_for(root: Path) -> list[Path]:
     """The bundles of the job at `root` that have no report yet."""
-    paths = [one.path for one in _on_record(root.glob("exchange/*/*.json"))]
+    paths = [_read(record).path for record in sorted(root.glob("exchange/*/*.json"))]
     return [one for one in paths if one.exists() and not report_of(one).exists()]
 
 
@@ -338,7 +338,7 @@ def accept(home: Home, report: Path) -> tuple[str, int]:
     """
     found = read_report(report, home.root)
     for record in sorted(home.jobs.glob("*/exchange/*/*.json")):
-        (one,) = _on_record([record])
+        one = _read(record)
         if one.bundle == found.bundle:
             place = report_of(one.path)
             if place.resolve() != report.resolve():

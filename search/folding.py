@@ -85,9 +85,9 @@ def pooling_of(form: Reduction) -> Pooling | None:
     steps = (operand.strides[row] or 0, operand.strides[column] or 0)
     if operand.plain[:-2] != form.spatial[:-2] or len(across) != 1 or len(down) != 1:
         return None
-    if steps[0] % width or not 0 < steps[1] < width or not steps[0] or across == down:
+    if steps[0] % width or not 0 < steps[1] < width or not steps[0]:
         return None
-    (load,) = _loads(store.value, operand.buffer)
+    load = store.value.b  # see `_is_largest`
     first = {variable.var: _whole(0) for variable in form.block.node.iter_vars}
     if any(Analyzer().simplify(renamed(index, first)) != 0 for index in load.indices):
         return None
@@ -124,12 +124,6 @@ def _is_largest(node: Any) -> bool:
         and structural_equal(list(own.indices), list(store.indices))
         and float(getattr(first.value, "value", 0.0)) <= LEAST
     )
-
-
-def _loads(value: Any, buffer: str) -> list[Any]:
-    loads: list[Any] = []
-    structural_walk(value, (TensorLoad, loads.append))
-    return [load for load in loads if load.source.name == buffer]
 
 
 def _padding(stage: Stage) -> tuple[Any, tuple[int, int]] | None:

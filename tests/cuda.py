@@ -17,4 +17,5 @@ def _why_none() -> str:
     return ""
 
 
-needs_compiler = pytest.mark.skipif(bool(_why_none()), reason=_why_none())
+_WHY = _why_none()
+needs_compiler = pytest.mark.skipif(bool(_WHY), reason=_WHY)

@@ -53,7 +53,6 @@ def fold_space(workload: Any, target: Target) -> FewWays[Fold] | None:
     ]
     if not ways:
         return None
-    made = {lanes: fold(workload, lanes) for lanes in {one.lanes for one in ways}}
     return FewWays(
         "fold",
         workload,
@@ -61,7 +60,7 @@ def fold_space(workload: Any, target: Target) -> FewWays[Fold] | None:
         lambda one: _estimate(form, pooling, one, machine),
         lambda schedule, one: schedule_rows(schedule, one),
         (log2(form.points_written), log2(form.depth), *machine.figures()),
-        lambda one: made[one.lanes],
+        lambda one: fold(workload, one.lanes),
     )
 
 
