@@ -120,6 +120,7 @@ class Experiment:
                 Path(directory),
                 Limits(trials=self._trials, builders=self._device.cores, patience=10**6),
                 seed=seed,
+                between=program.between_bytes,
                 transfer=transfer,
                 gauge=self._gauge,
                 roof=self._roof,

@@ -29,6 +29,8 @@ from tunefarm.measure.runner import Runner, ScreenRequest
 BATCH = {"metaschedule": 64, "metaschedule-warm": 32}
 """Candidates of a round: MetaSchedule's own default, for every round starts its processes anew;
 half of that where nothing starts, so that its cost model is used."""
+IN_MODEL_BYTES = 100 << 20
+"""tunefarm times a kernel as in a model of at least this many bytes (ResNet-50's weights)."""
 
 
 def main() -> None:
@@ -83,6 +85,7 @@ def own(
             # It stops only at the last trial, as the reference does.
             Limits(trials=trials, builders=device.cores, patience=10**6),
             seed=seed,
+            between=max(program.between_bytes, IN_MODEL_BYTES),
             gauge=gauge,
             report=note,
         ).run()

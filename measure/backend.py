@@ -19,6 +19,8 @@ from tunefarm.measure.pinning import pin_caller
 from tunefarm.measure.runner import KIND
 
 _CANARY_BYTES = 64 << 20
+_SETTLE_S = 0.25
+"""Twice as long as the runtime's threads look out for work."""
 
 
 class Backend(Protocol):
@@ -74,6 +76,8 @@ class Processor:
         return time.perf_counter() - started
 
     def canary(self) -> float:
+        # After a kernel the runtime's threads keep their cores for a while, in case of another one.
+        time.sleep(_SETTLE_S)
         generator = np.random.default_rng(0)
         left, right = (generator.random((384, 384), dtype=np.float32) for _ in range(2))
         return _median([self.seconds(lambda: _ignore(left @ right)) for _ in range(7)])

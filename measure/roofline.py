@@ -66,7 +66,9 @@ def measured(target: Target, footprints: Sequence[int], gauge: Path) -> tuple[Ro
     cores = int(dict(target.attrs).get("num-cores", 1))
     found: list[dict[str, Any]] = []
     for _ in range(PROCESSES):
-        with Child("tunefarm.measure.roofline:measure_here", env=thread_env(cores)) as child:
+        with Child(
+            "tunefarm.measure.roofline:measure_here", env=thread_env(cores), gives_way=False
+        ) as child:
             try:
                 found.append(child.call((target, tuple(footprints), gauge), LIMIT_S))
             except (ChildTimeout, ChildDied, ChildError) as error:

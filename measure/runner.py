@@ -134,6 +134,7 @@ class Runner:
             "tunefarm.measure.serve:serve",
             env=self._environment,
             memory_bytes=self._memory_bytes,
+            gives_way=False,
         )
 
     def start(self) -> None:

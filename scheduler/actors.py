@@ -37,6 +37,7 @@ from tunefarm.measure.runner import (
     Runner,
     ScreenRequest,
 )
+from tunefarm.process import give_way
 from tunefarm.scheduler.shipping import Parcels, Site
 from tunefarm.search.candidate import Candidate
 from tunefarm.search.plugins import load_plugins
@@ -74,6 +75,7 @@ class SearchWorker(Pulsed):
     """Holds spaces, strategies and the ranking of one target's kernels."""
 
     def __init__(self, plan: SearchPlan) -> None:
+        give_way()
         load_plugins()
         self._plan = plan
         self._transfer = _transfer(plan.transfer)

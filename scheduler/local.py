@@ -91,6 +91,8 @@ class LocalTuner:
         device: this machine, as `devices.probe` found it.
         directory: for libraries and references.
         limits: trials over all kernels, and pacing; `processes` is not used.
+        between: bytes that are read between two calls of a kernel where it is used
+            (`Program.between_bytes`): it is timed as cold as that; 0 with everything at hand.
         budget_s: seconds after which nothing new begins.
         transfer: what earlier jobs have taught, to start from.
         gauge: file of the device's gauge (`measure.steady`).
@@ -106,6 +108,7 @@ class LocalTuner:
     strategy: str = "portfolio"
     seed: int = 0
     protocol: Protocol = field(default_factory=Protocol)
+    between: int = 0
     budget_s: float | None = None
     transfer: Transfer | None = None
     roof: Roof | None = None
@@ -242,7 +245,8 @@ class _Run:
         one = self._candidates[candidate]
         task, _ = self._tuner.tasks[one.task]
         reference = self._tuner.directory / "reference" / f"{one.task}.npz"
-        facts = KernelFacts(task.id, task.args, task.flops, reference)
+        between = self._tuner.between
+        facts = KernelFacts(task.id, task.args, task.flops, reference, task.constants, between)
         return ScreenRequest(
             self._libraries[candidate], facts, self._tuner.protocol, incumbent_s, one.untuned
         )

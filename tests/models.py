@@ -69,6 +69,13 @@ def single_matmul(path: Path, size: int) -> Path:
     return _save(path, nodes, [("a", shape), ("b", shape)], [("y", shape)], [])
 
 
+def vector_dense(path: Path, size: int = 1024) -> Path:
+    """One row times a square of weights, which are most of what is read."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    constants = [("w", _weights(0.1)(size, size))]
+    return _save(path, [node], [("x", [1, size])], [("y", [1, size])], constants)
+
+
 def kernels(path: Path) -> Path:
     """One of each kind of kernel that a family of schedules is for; sizes that divide badly."""
     weights = _weights(0.2)

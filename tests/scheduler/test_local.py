@@ -49,6 +49,31 @@ def test_a_matmul_is_tuned_and_its_best_schedule_is_a_register_tile(device, tmp_
     assert "register-tile" in best.candidate.trace
 
 
+def test_a_kernel_is_timed_as_cold_as_it_is_where_it_is_used(device, tmp_path: Path) -> None:
+    """Its weights, 4 MB, are read from memory once 256 MB are read between two calls."""
+    model = models.vector_dense(tmp_path / "dense.onnx")
+    program = import_model(ImportRequest(model, tmp_path / "program", device.target))
+    (task,) = program.tasks
+    latencies = [
+        [
+            trial.latency_s or 0.0
+            for trial in LocalTuner(
+                {task.id: (task, program.workload(task.id))},
+                device,
+                "test",
+                tmp_path / str(between),
+                Limits(trials=8),
+                between=between,
+            )
+            .run()
+            .trials[1:]
+        ]
+        for between in (0, 256 << 20)
+    ]
+    hot, cold = (min(filter(None, found)) for found in latencies)
+    assert cold > 1.3 * hot
+
+
 def test_a_budget_ends_it(device, tmp_path: Path) -> None:
     model = models.single_matmul(tmp_path / "matmul.onnx", 96)
     program = import_model(ImportRequest(model, tmp_path / "program", device.target))
