@@ -60,7 +60,9 @@ def _libraries(
             path = directory / f"{task.id}-{arm}.so"
             request = BuildRequest(program.workload(task.id), device.target, trace, path)
             built[arm] = builder.build(request).library or built["untuned"]
-        facts = KernelFacts(task.id, task.args, task.flops, directory / f"{task.id}.npz")
+        reference = directory / f"{task.id}.npz"
+        between = program.between_bytes
+        facts = KernelFacts(task.id, task.args, task.flops, reference, task.constants, between)
         runner.screen(ScreenRequest(built.pop("untuned"), facts, protocol, None, True))
         kernels.append((facts, tuple(built.items())))
     builder.close()

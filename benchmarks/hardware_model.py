@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from kernels import KERNELS, imported
+from kernels import IN_MODEL_BYTES, KERNELS, imported
 
 from tunefarm.devices.probe import probe
 from tunefarm.frontend.importer import ImportRequest, import_model
@@ -34,6 +34,7 @@ from tunefarm.home import Home, write_atomically
 from tunefarm.measure.roofline import measure_roof, roof_path
 from tunefarm.scheduler.local import LocalTuner
 from tunefarm.scheduler.state import Limits
+from tunefarm.search.replay import completed_by
 from tunefarm.search.space import Point, Space
 from tunefarm.search.strategy import Evaluated, register_strategy
 
@@ -99,6 +100,7 @@ def measured(
             directory / "work" / name,
             Limits(trials=points * len(tasks), builders=device.cores, patience=10**6, chunk=8),
             strategy="sample",
+            between=max(program.between_bytes, IN_MODEL_BYTES),
             gauge=roof_path(home, device),
         ).run()
         taught = {one.candidate: one for one in tuning.taught if one.expected_s}
@@ -109,6 +111,7 @@ def measured(
                     {
                         "kernel": kernel_name,
                         "family": one.family,
+                        "point": completed_by(trial.candidate.trace),
                         "expected_s": one.expected_s,
                         "latency_s": trial.latency_s,
                     }

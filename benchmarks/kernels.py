@@ -15,6 +15,9 @@ from tunefarm.devices.target import Target
 from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.frontend.program import Program, TuningTask
 
+IN_MODEL_BYTES = 100 << 20
+"""tunefarm times a kernel as in a model of at least this many bytes (ResNet-50's weights)."""
+
 
 @dataclass(frozen=True)
 class Kernel:

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from kernels import IN_MODEL_BYTES
+
 from tunefarm.devices.cpu import usable_cores
 from tunefarm.devices.device import Device
 from tunefarm.frontend.program import Program, load_program
@@ -29,8 +31,6 @@ from tunefarm.measure.runner import Runner, ScreenRequest
 BATCH = {"metaschedule": 64, "metaschedule-warm": 32}
 """Candidates of a round: MetaSchedule's own default, for every round starts its processes anew;
 half of that where nothing starts, so that its cost model is used."""
-IN_MODEL_BYTES = 100 << 20
-"""tunefarm times a kernel as in a model of at least this many bytes (ResNet-50's weights)."""
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -98,9 +99,9 @@ class SearchWorker(Pulsed):
         self._observe(news)
         return self._proposer(task).propose(count, in_flight)
 
-    def likeliest(self, task: str) -> str | None:
-        """The trace of the point that the hardware model, corrected by what was learnt, expects
-        most of; None for a kernel that no model knows, or whose space fails."""
+    def likeliest(self, task: str, count: int) -> tuple[str, ...]:
+        """Traces of the points of which the hardware model, corrected by what was learnt, expects
+        most, best first; none for a kernel that no model knows, or whose space fails."""
         from tunefarm.search.replay import load_workload
         from tunefarm.search.spaces import design_space
 
@@ -111,13 +112,11 @@ class SearchWorker(Pulsed):
                 self._transfer,
             )
             points = sorted(space.modelled(), key=lambda one: one.learnt_s or one.seconds)
-            for one in points[:_LIKELY]:
-                proposal = space.realise(one.point, self._plan.seed)
-                if proposal is not None:
-                    return proposal.trace
+            made = (space.realise(one.point, self._plan.seed) for one in points[:_LIKELY])
+            fitting = (proposal.trace for proposal in made if proposal is not None)
+            return tuple(itertools.islice(dict.fromkeys(fitting), count))
         except Exception:  # TVM raises many types; the kernel stays untuned
-            return None
-        return None
+            return ()
 
     def taught(self, news: Collection[Result]) -> list[Taught]:
         """What a cost model can learn from this search's candidates."""

@@ -102,12 +102,12 @@ class LayoutTrial:
         )
         try:
             asked = [
-                [worker.likeliest.remote(task.id) for task in program.tasks]
+                [worker.likeliest.remote(task.id, 1) for task in program.tasks]
                 for worker, program in zip(workers, programs, strict=True)
             ]
             requests = [
-                self._request(program, self._all(traces))
-                for program, traces in zip(programs, asked, strict=True)
+                self._request(program, [next(iter(one), None) for one in self._all(likeliest)])
+                for program, likeliest in zip(programs, asked, strict=True)
             ]
             expected = self._expected(programs[1])
             made = [b.assemble.remote(r) for b, r in zip(builders, requests, strict=True)]

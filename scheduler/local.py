@@ -170,8 +170,7 @@ class _Run:
         while self._state.phase in (Phase.BASELINE, Phase.TUNE):
             conductor.turn(0.5, self._clock())
         with self._searching:
-            for proposer in self._proposers.values():
-                proposer.observe(self._news)
+            self._observe(self._news)
             taught = [one for proposer in self._proposers.values() for one in proposer.taught()]
         return Tuning(tuple(self._trials), tuple(taught))
 
@@ -209,11 +208,13 @@ class _Run:
     ) -> tuple[Candidate, ...]:
         """One at a time: proposers share their ranking."""
         with self._searching:
-            for name in {result.candidate.task for result in news}:
-                mine = [result for result in news if result.candidate.task == name]
-                self._proposer(name).observe(mine)
+            self._observe(news)
             proposer = self._proposer(task)
             return proposer.propose(count, in_flight) if count else ()
+
+    def _observe(self, news: Sequence[Result]) -> None:
+        for name in {result.candidate.task for result in news}:
+            self._proposer(name).observe([one for one in news if one.candidate.task == name])
 
     def _proposer(self, task: str) -> Proposer:
         if task not in self._proposers:

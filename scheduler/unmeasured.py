@@ -27,6 +27,8 @@ from tunefarm.search.candidate import UNTUNED, Candidate, baseline
 
 _POLL_S = 0.5
 ORIGIN = "hardware model"
+_CHOICES = 4
+"""Schedules of a kernel that are built at the most, until one does without memory for registers."""
 
 
 @dataclass(frozen=True)
@@ -100,36 +102,50 @@ class UnmeasuredRun:
             self.transfer,
         )
 
-    def _chosen(self, search: Any) -> Iterator[tuple[str, str]]:
-        """Kernel by kernel, the trace that is expected to be best, or the untuned one."""
-        for task in self.program.tasks:
-            yield task.id, self._wait(search.likeliest.remote(task.id)) or UNTUNED
+    def _chosen(self, search: Any) -> dict[str, tuple[str, ...]]:
+        """By kernel, the traces that are expected to be best, or the untuned one."""
+        return {
+            task.id: self._wait(search.likeliest.remote(task.id, _CHOICES)) or (UNTUNED,)
+            for task in self.program.tasks
+        }
 
-    def _built(self, builders: list[Any], chosen: Iterator[tuple[str, str]]) -> dict[str, str]:
-        """Those that compile; a kernel whose schedule does not stays untuned."""
-        asked = {}
-        for worker, (task, trace) in zip(itertools.cycle(builders), chosen, strict=False):
+    def _built(self, builders: list[Any], chosen: dict[str, tuple[str, ...]]) -> dict[str, str]:
+        """Of each kernel the first that compiles and for which, by the compiler's report, the
+        registers suffice; where there is none, the one that spills least. A kernel of which none
+        compiles stays untuned."""
+        spilt: dict[str, dict[str, int]] = {task: {} for task in chosen}
+        for number in range(_CHOICES):
+            due = [
+                (task, traces[number])
+                for task, traces in chosen.items()
+                if number < len(traces) and 0 not in spilt[task].values()
+            ]
+            for task, trace, spill_bytes in self._reports(builders, due):
+                spilt[task][trace] = spill_bytes
+        return {t: min(of, key=lambda trace: of[trace], default=UNTUNED) for t, of in spilt.items()}
+
+    def _reports(
+        self, builders: list[Any], due: list[tuple[str, str]]
+    ) -> Iterator[tuple[str, str, int]]:
+        """Build these; of those that compile, the bytes that their threads spill."""
+        asked = []
+        for worker, (task, trace) in zip(itertools.cycle(builders), due, strict=False):
             candidate = self._candidate(task, trace)
             library = self.directory / "candidates" / f"{candidate.id}.so"
             request = BuildRequest(
                 self.program.workload(task), self.target.resolved, trace, library
             )
-            asked[task] = (candidate, worker.build.remote(request))
-        traces = {}
-        for task, (candidate, reference) in asked.items():
+            asked.append((task, candidate, worker.build.remote(request)))
+        job, name = self.job.id, self.target.name
+        for task, candidate, reference in asked:
             outcome = self._wait(reference).answer
-            self.journal.add_candidates(self.job.id, self.target.name, [candidate])
-            traces[task] = candidate.trace
+            self.journal.add_candidates(job, name, [candidate])
             if outcome.failure is not None:
-                self.journal.add_failure(
-                    self.job.id, self.target.name, candidate.id, outcome.failure
-                )
-                traces[task] = UNTUNED
-            else:
-                self.journal.add_resources(
-                    self.job.id, self.target.name, candidate.id, outcome.library.resources
-                )
-        return traces
+                self.journal.add_failure(job, name, candidate.id, outcome.failure)
+                continue
+            resources = outcome.library.resources
+            self.journal.add_resources(job, name, candidate.id, resources)
+            yield task, candidate.trace, sum(one.spill_bytes for one in resources)
 
     def _candidate(self, task: str, trace: str) -> Candidate:
         text, toolchain = self.target.resolved.text, self.target.toolchain

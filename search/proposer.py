@@ -175,9 +175,15 @@ class Proposer:
         return found
 
     def observe(self, results: Iterable[Result]) -> None:
-        """Learn from results; each counts once, however often it is told."""
+        """Learn from results; each counts once, however often it is told.
+
+        Raises:
+            ValueError: one is of another kernel, whose traces often fit this one as well.
+        """
         evaluated = []
         for result in results:
+            if result.candidate.task != self._task:
+                raise ValueError(f"a result of {result.candidate.task} for {self._task}")
             self._recall(result.candidate)  # another job may have thought of it
             known = self._known.get(result.candidate.id)
             if known is None or result.candidate.id in self._told:

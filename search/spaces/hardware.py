@@ -23,7 +23,8 @@ class Hardware:
         broadcast_registers: that a broadcast factor takes; none where it is read from memory by
             the multiply-add itself.
         fma: multiply-adds of full vectors a cycle and core.
-        loads: broadcasts a cycle and core, where they are loads of their own.
+        loads: broadcasts a cycle and core that tiles may have to wait for; 0 where it is more of
+            them than of multiply-adds.
         stream: bytes a cycle and core from its second-level cache: vectors of a packed operand are
             used once a tile, and come from there.
         latency: cycles of one multiply-add.
@@ -56,11 +57,18 @@ class Hardware:
 # Common parts of each family. The prior orders points by them, and what is measured decides; only
 # lanes and registers bound the space.
 _FAMILIES = (
-    ("avx512f", Hardware(16, 32, 0, 1.0, 1.0, 32.0, 5, 1 << 20, 48.0, 1)),
+    ("avx512f", Hardware(16, 32, 0, 1.0, 0.0, 32.0, 5, 1 << 20, 48.0, 1)),
     ("avx2", Hardware(8, 16, 1, 2.0, 2.0, 32.0, 5, 512 << 10, 32.0, 1)),
     ("neon", Hardware(4, 32, 1, 2.0, 2.0, 32.0, 5, 512 << 10, 32.0, 1)),
     ("", Hardware(4, 16, 1, 1.0, 1.0, 16.0, 5, 256 << 10, 16.0, 1)),
 )
+_TWICE = Hardware(16, 32, 0, 2.0, 2.0, 64.0, 4, 1 << 20, 48.0, 1)
+"""As above, with two multiply-adds of full vectors a cycle."""
+_TWICE_ON = (
+    *("znver5", "skylake-avx512", "cascadelake", "cooperlake", "icelake-server"),
+    *("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids"),
+)
+"""By the compiler's name; from the makers' manuals for software optimisation."""
 
 
 @lru_cache(maxsize=16)
@@ -72,6 +80,8 @@ def hardware(target: Target) -> Hardware:
 
     compiled = replay.tvm_target(target)
     cores = int(compiled.attrs.get("num-cores", 1))
+    if compiled.attrs.get("mcpu") in _TWICE_ON:
+        return dataclasses.replace(_TWICE, cores=cores)
     for feature, family in _FAMILIES:
         if not feature or target_has_features(feature, compiled):
             return dataclasses.replace(family, cores=cores)

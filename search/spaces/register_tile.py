@@ -33,6 +33,7 @@ from tunefarm.search.spaces.tile import Before, Tile, divisors, longest, tile_co
 from tunefarm.search.spaces.tile_estimate import estimate, tile_figures
 from tunefarm.search.spaces.tile_schedule import schedule_tile
 
+TILES = "register-tile"
 UNROLLED_LIMIT = 64
 """Multiply-adds in the innermost loop's text; more take longer to compile, and gain nothing."""
 
@@ -51,7 +52,7 @@ class RegisterTileSpace:
         workload: Any,
         target: Target,
         form: Reduction,
-        family: str = "register-tile",
+        family: str = TILES,
         algorithm: str = "",
         maker: str = "",
     ) -> None:
@@ -142,8 +143,10 @@ class RegisterTileSpace:
         return self._described(tile) if tile is not None else None
 
     def _described(self, tile: Tile) -> Description:
+        """All tiles are one family to a cost model: what it learns of one sort holds for others, and
+        how these compare is learnt with it."""
         figures = tile_figures(self._form, tile, self._hardware)
-        return Description(self._family, (*figures, *_coordinates(tile)))
+        return Description(TILES, (*figures, *_coordinates(tile), float(bool(self._algorithm))))
 
     def locate(self, trace: str) -> Point | None:
         note = replay.completed_by(trace)

@@ -108,8 +108,8 @@ def loads_of_step(form: Reduction, tile: Tile, machine: Hardware) -> float:
         return tile.accumulators * (SCATTERED * tile.lanes if apart else vector)
     if other is None or other.strides[form.column] != 0:
         return (tile.vectors + tile.accumulators) * vector
-    rows = tile.rows * tile.planes if machine.broadcast_registers else 0
-    return tile.vectors * vector + rows / machine.loads + 3.0 * conflicts(form, tile)
+    broadcasts = tile.rows * tile.planes / machine.loads if machine.loads else 0.0
+    return tile.vectors * vector + broadcasts + 3.0 * conflicts(form, tile)
 
 
 def conflicts(form: Reduction, tile: Tile) -> int:

@@ -49,6 +49,25 @@ def test_a_matmul_is_tuned_and_its_best_schedule_is_a_register_tile(device, tmp_
     assert "register-tile" in best.candidate.trace
 
 
+def test_of_several_kernels_each_is_taught_by_its_own_results(device, tmp_path: Path) -> None:
+    """Two matrix products, for which the same traces make different schedules."""
+    programs = [
+        import_model(
+            ImportRequest(
+                models.single_matmul(tmp_path / f"{size}.onnx", size),
+                tmp_path / f"program {size}",
+                device.target,
+            )
+        )
+        for size in (128, 192)
+    ]
+    tasks = {p.tasks[0].id: (p.tasks[0], p.workload(p.tasks[0].id)) for p in programs}
+    tuning = LocalTuner(tasks, device, "test", tmp_path, Limits(trials=10)).run()
+    taught = [one.candidate for one in tuning.taught]
+    assert len(taught) == len(set(taught)), "by nobody else's"
+    assert set(taught) == {t.candidate.id for t in tuning.trials if not t.candidate.untuned}
+
+
 def test_a_kernel_is_timed_as_cold_as_it_is_where_it_is_used(device, tmp_path: Path) -> None:
     """Its weights, 4 MB, are read from memory once 256 MB are read between two calls."""
     model = models.vector_dense(tmp_path / "dense.onnx")

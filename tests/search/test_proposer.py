@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.spaces import ModelledSpace, PaperSpace
@@ -64,6 +66,13 @@ def test_a_result_that_another_job_thought_of_is_learnt_from() -> None:
     one.observe([Result(c, 1e-3) for c in theirs])
     assert sum(len(rows) for rows in one._ranker._rows.values()) == 3
     assert not {c.id for c in one.propose(3, [])} & {c.id for c in theirs}
+
+
+def test_a_result_of_another_kernel_is_refused() -> None:
+    """Its trace fits this one's space as well, and would be learnt from."""
+    (made,) = proposer("random").propose(1, [])
+    with pytest.raises(ValueError, match="for 00aa"):
+        proposer("random").observe([Result(dataclasses.replace(made, task="00bb"), 1e-3)])
 
 
 def test_a_used_up_space_proposes_nothing() -> None:

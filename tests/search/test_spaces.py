@@ -217,6 +217,18 @@ def test_no_point_needs_more_registers_than_there_are(kernels: Program, target) 
     assert tiles > 100
 
 
+@pytest.mark.parametrize(
+    ("mcpu", "fma"), [("znver4", 1.0), ("znver5", 2.0), ("sapphirerapids", 2.0), ("haswell", 2.0)]
+)
+def test_a_processor_is_known_by_its_name(mcpu: str, fma: float) -> None:
+    from tunefarm.search.spaces.hardware import hardware
+
+    machine = hardware(parse_target(f"llvm:mcpu={mcpu}:mtriple=x86_64-linux-gnu:num-cores=3"))
+    assert machine.fma == fma
+    assert machine.lanes == (8 if mcpu == "haswell" else 16)
+    assert machine.cores == 3
+
+
 def test_a_trace_is_replayed_to_the_same_bytes(
     program: Program, target, workers, tmp_path: Path
 ) -> None:
