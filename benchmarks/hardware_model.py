@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from kernels import IN_MODEL_BYTES, KERNELS, imported
+from kernels import KERNELS, between_bytes, imported
 
 from tunefarm.devices.probe import probe
 from tunefarm.frontend.importer import ImportRequest, import_model
@@ -100,7 +100,7 @@ def measured(
             directory / "work" / name,
             Limits(trials=points * len(tasks), builders=device.cores, patience=10**6, chunk=8),
             strategy="sample",
-            between=max(program.between_bytes, IN_MODEL_BYTES),
+            between=between_bytes(program),
             gauge=roof_path(home, device),
         ).run()
         taught = {one.candidate: one for one in tuning.taught if one.expected_s}

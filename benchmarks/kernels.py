@@ -16,7 +16,7 @@ from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.frontend.program import Program, TuningTask
 
 IN_MODEL_BYTES = 100 << 20
-"""tunefarm times a kernel as in a model of at least this many bytes (ResNet-50's weights)."""
+"""What a model reads between two uses of a kernel that is given alone: ResNet-50's weights."""
 
 
 @dataclass(frozen=True)
@@ -158,3 +158,9 @@ def imported(kernel: Kernel, directory: Path, target: Target) -> tuple[Program, 
     program = import_model(ImportRequest(path, directory / "program", target))
     heaviest = max(program.tasks, key=lambda task: (task.flops, task.bytes))
     return program, heaviest
+
+
+def between_bytes(program: Program) -> int:
+    """What is read between two uses of a kernel: in `program`, or in the model that one which is
+    alone there stands for."""
+    return max(program.between_bytes, IN_MODEL_BYTES if len(program.tasks) == 1 else 0)

@@ -97,6 +97,8 @@ class Experiment:
         own = {task.id for task in self._program(name).tasks}
         others = [n for n in networks if n != name]
         rows = [one for n in others for one in read_lessons(self._lessons(n))]
+        if not rows:
+            sys.exit(f"beside {self._path} lie no lessons of this version: begin with another file")
         model, evidence = train([one for one in rows if one.task not in own])
         self._put(name, "model", dict(model.about))
         self._put(name, "evidence", [asdict(one) for one in evidence])

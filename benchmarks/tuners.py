@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from kernels import IN_MODEL_BYTES
+from kernels import between_bytes
 
 from tunefarm.devices.cpu import usable_cores
 from tunefarm.devices.device import Device
@@ -85,7 +85,7 @@ def own(
             # It stops only at the last trial, as the reference does.
             Limits(trials=trials, builders=device.cores, patience=10**6),
             seed=seed,
-            between=max(program.between_bytes, IN_MODEL_BYTES),
+            between=between_bytes(program),
             gauge=gauge,
             report=note,
         ).run()

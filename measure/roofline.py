@@ -22,8 +22,8 @@ from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 LIMIT_S = 120.0
 PROCESSES = 2
 """A roof is what can be reached: one disturbed process is none."""
-_STEPS = 100_000
-_CHAINS = (8, 12, 16, 24)
+STEPS = 100_000
+CHAINS = (8, 12, 16, 24)
 _GAUGE_CHAINS, _GAUGE_STEPS = 12, 60_000
 _REPEATS = 20
 
@@ -66,9 +66,7 @@ def measured(target: Target, footprints: Sequence[int], gauge: Path) -> tuple[Ro
     cores = int(dict(target.attrs).get("num-cores", 1))
     found: list[dict[str, Any]] = []
     for _ in range(PROCESSES):
-        with Child(
-            "tunefarm.measure.roofline:measure_here", env=thread_env(cores), gives_way=False
-        ) as child:
+        with Child("tunefarm.measure.roofline:measure_here", env=thread_env(cores)) as child:
             try:
                 found.append(child.call((target, tuple(footprints), gauge), LIMIT_S))
             except (ChildTimeout, ChildDied, ChildError) as error:
@@ -84,11 +82,11 @@ def measure_here(request: tuple[Target, tuple[int, ...], Path]) -> dict[str, Any
     from tunefarm.measure.compile import link
 
     target, footprints, gauge = request
-    built, shapes, _ = _chains(target, _GAUGE_CHAINS, _GAUGE_STEPS)
+    built, shapes, _ = chained(target, _GAUGE_CHAINS, _GAUGE_STEPS)
     link(built, gauge)
     flops = 0.0
-    for chains in _CHAINS:
-        module, arguments, work = _chains(target, chains, _STEPS)
+    for chains in CHAINS:
+        module, arguments, work = chained(target, chains, STEPS)
         flops = max(flops, work / _best(module, arguments, 2))
     return {
         "flops": flops,
@@ -121,7 +119,7 @@ def _built(schedule: Any, target: Target) -> Any:
     return tvm.tirx.build(tvm.IRModule({"kernel": function}), target=tvm_target(target))
 
 
-def _chains(target: Target, chains: int, steps: int) -> tuple[Any, list[tuple[int, ...]], float]:
+def chained(target: Target, chains: int, steps: int) -> tuple[Any, list[tuple[int, ...]], float]:
     """So many independent sums of products on each core: a kernel, its arguments' shapes, and the
     operations of a call."""
     from tvm import te

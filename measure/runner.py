@@ -134,7 +134,6 @@ class Runner:
             "tunefarm.measure.serve:serve",
             env=self._environment,
             memory_bytes=self._memory_bytes,
-            gives_way=False,
         )
 
     def start(self) -> None:

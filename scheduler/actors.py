@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -38,15 +37,13 @@ from tunefarm.measure.runner import (
     Runner,
     ScreenRequest,
 )
-from tunefarm.process import give_way
 from tunefarm.scheduler.shipping import Parcels, Site
 from tunefarm.search.candidate import Candidate
 from tunefarm.search.plugins import load_plugins
-from tunefarm.search.proposer import Proposer, Result, Taught
+from tunefarm.search.proposer import Proposer, Result, Taught, likeliest
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 LOCK_EVERY_S = 0.5
-_LIKELY = 32
 """Points that are tried, best first, until one can be applied."""
 
 
@@ -76,7 +73,6 @@ class SearchWorker(Pulsed):
     """Holds spaces, strategies and the ranking of one target's kernels."""
 
     def __init__(self, plan: SearchPlan) -> None:
-        give_way()
         load_plugins()
         self._plan = plan
         self._transfer = _transfer(plan.transfer)
@@ -105,18 +101,12 @@ class SearchWorker(Pulsed):
         from tunefarm.search.replay import load_workload
         from tunefarm.search.spaces import design_space
 
+        workload = load_workload(workload_path(self._plan.program, task))
         try:
-            space = design_space(
-                load_workload(workload_path(self._plan.program, task)),
-                self._plan.target,
-                self._transfer,
-            )
-            points = sorted(space.modelled(), key=lambda one: one.learnt_s or one.seconds)
-            made = (space.realise(one.point, self._plan.seed) for one in points[:_LIKELY])
-            fitting = (proposal.trace for proposal in made if proposal is not None)
-            return tuple(itertools.islice(dict.fromkeys(fitting), count))
+            space = design_space(workload, self._plan.target, self._transfer)
         except Exception:  # TVM raises many types; the kernel stays untuned
             return ()
+        return likeliest(space, count, self._plan.seed)
 
     def taught(self, news: Collection[Result]) -> list[Taught]:
         """What a cost model can learn from this search's candidates."""

@@ -180,10 +180,12 @@ class Proposer:
         Raises:
             ValueError: one is of another kernel, whose traces often fit this one as well.
         """
-        evaluated = []
+        results = list(results)
         for result in results:
             if result.candidate.task != self._task:
                 raise ValueError(f"a result of {result.candidate.task} for {self._task}")
+        evaluated = []
+        for result in results:
             self._recall(result.candidate)  # another job may have thought of it
             known = self._known.get(result.candidate.id)
             if known is None or result.candidate.id in self._told:
@@ -205,3 +207,24 @@ class Proposer:
             expected = self._expected.get(proposal.point)
             self._known[candidate.id] = _Known(candidate, proposal, proposal.point, expected)
             self._asked.add(proposal.point)
+
+
+LIKELY = 32
+"""Points that are tried, where the first ones do not fit."""
+
+
+def likeliest(space: Space, count: int, seed: int) -> tuple[str, ...]:
+    """Traces of the points that are expected to be fastest, best first: at most `count`, each once.
+    A point that fails is passed over."""
+    points = sorted(space.modelled(), key=lambda one: one.learnt_s or one.seconds)
+    found: dict[str, None] = {}
+    for one in points[:LIKELY]:
+        if len(found) == count:
+            break
+        try:
+            proposal = space.realise(one.point, seed)
+        except Exception:  # TVM raises many types
+            continue
+        if proposal is not None:
+            found[proposal.trace] = None
+    return tuple(found)

@@ -19,8 +19,6 @@ def answer(request: str) -> object:
     match request:
         case "pid":
             return os.getpid()
-        case "rank":
-            return os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/autogroup").read_text()
         case "raise":
             raise ValueError("no")
         case "refuse":

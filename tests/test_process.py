@@ -27,18 +27,6 @@ def test_it_answers_and_stays_warm(child: Child) -> None:
     assert child.starts == 1
 
 
-def test_it_gives_way_unless_it_times() -> None:
-    with Child(HANDLER) as compiler, Child(HANDLER, gives_way=False) as timer:
-        (nice, group), (others_nice, others_group) = (
-            compiler.call("rank", 10),
-            timer.call("rank", 10),
-        )
-    assert nice == 19
-    assert others_nice == os.getpriority(os.PRIO_PROCESS, 0)
-    assert group.endswith("nice 19\n")
-    assert not others_group.endswith("nice 19\n")
-
-
 def test_its_exceptions_come_back_with_their_type(child: Child) -> None:
     with pytest.raises(ChildError) as caught:
         child.call("raise", 10)

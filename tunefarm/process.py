@@ -8,7 +8,6 @@ The answers are pickles between two processes of one user on one machine.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib
 import os
@@ -78,13 +77,11 @@ class Child:
             answer. Importing the module is the warm-up.
         env: variables set before the interpreter starts.
         memory_bytes: growth of the address space allowed to the child after its warm-up.
-        gives_way: it runs when nobody else wants its core (`give_way`); not for those that time.
     """
 
     handler: str
     env: Mapping[str, str] = field(default_factory=dict)
     memory_bytes: int | None = None
-    gives_way: bool = True
     starts: int = 0
     _process: subprocess.Popen[bytes] | None = None
     _connection: Connection | None = None
@@ -108,7 +105,6 @@ class Child:
                     str(theirs.fileno()),
                     str(self.memory_bytes or 0),
                     str(os.getpid()),
-                    str(int(self.gives_way)),
                 ],
                 env={**os.environ, **self.env},
                 pass_fds=[theirs.fileno()],
@@ -221,25 +217,8 @@ def _limit_growth(extra_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (now + extra_bytes, now + extra_bytes))
 
 
-def give_way() -> None:
-    """From now on the calling process runs when nobody else wants its core: a kernel that is timed
-    beside a compiler of equal rights takes several times its time.
-
-    Where the system shares cores out by session first, as desktops do (see autogroup in sched(7)),
-    rank within one says nothing: so the process gets one of its own, and that gives way too.
-    """
-    os.nice(19)
-    with contextlib.suppress(OSError):
-        if os.getsid(0) != os.getpid():
-            os.setsid()
-        with open("/proc/self/autogroup", "w") as group:
-            group.write("19")
-
-
-def _serve(handler: str, descriptor: int, memory_bytes: int, parent: int, gives_way: bool) -> None:
+def _serve(handler: str, descriptor: int, memory_bytes: int, parent: int) -> None:
     _die_with_parent(parent)
-    if gives_way:
-        give_way()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     connection = Connection(descriptor)
@@ -266,6 +245,4 @@ if __name__ == "__main__":
     # Run as __main__, this module's classes would be pickled under that name: use the real one.
     from tunefarm import process
 
-    handler, *numbers = sys.argv[1:]
-    descriptor, memory_bytes, parent, gives_way = map(int, numbers)
-    process._serve(handler, descriptor, memory_bytes, parent, bool(gives_way))
+    process._serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -23,8 +23,8 @@ class Hardware:
         broadcast_registers: that a broadcast factor takes; none where it is read from memory by
             the multiply-add itself.
         fma: multiply-adds of full vectors a cycle and core.
-        loads: broadcasts a cycle and core that tiles may have to wait for; 0 where it is more of
-            them than of multiply-adds.
+        loads: broadcasts a cycle and core that tiles may have to wait for; 0 where there are always
+            enough for the multiply-adds.
         stream: bytes a cycle and core from its second-level cache: vectors of a packed operand are
             used once a tile, and come from there.
         latency: cycles of one multiply-add.
@@ -73,7 +73,8 @@ _TWICE_ON = (
 
 @lru_cache(maxsize=16)
 def hardware(target: Target) -> Hardware:
-    """The sizes of `target`, by the features that the compiler says it has."""
+    """The sizes of `target`, by its processor's name, else by the features that the compiler says
+    it has."""
     import dataclasses
 
     from tvm.target.codegen import target_has_features

@@ -143,8 +143,8 @@ class RegisterTileSpace:
         return self._described(tile) if tile is not None else None
 
     def _described(self, tile: Tile) -> Description:
-        """All tiles are one family to a cost model: what it learns of one sort holds for others, and
-        how these compare is learnt with it."""
+        """All tiles are one family to a cost model: what it learns of one sort holds for the
+        other, and how the two compare is learnt with it."""
         figures = tile_figures(self._form, tile, self._hardware)
         return Description(TILES, (*figures, *_coordinates(tile), float(bool(self._algorithm))))
 

@@ -33,9 +33,9 @@ def test_a_kernel_that_just_ran_does_not_disturb_it(tmp_path: Path) -> None:
         afterwards = []
         for number in range(4):
             bench.check(proposal, str(number))
-            afterwards.append(runner.canary() or 0.0)
+            afterwards.append(runner.canary())
     finally:
         builder.close()
         runner.close()
     assert idle
-    assert max(afterwards) < 8 * idle
+    assert all(seconds and seconds < 8 * idle for seconds in afterwards), (idle, afterwards)

@@ -9,6 +9,8 @@ import pytest
 from tests import models
 from tunefarm.devices.probe import probe
 from tunefarm.frontend.importer import ImportRequest, import_model
+from tunefarm.measure.facts import KernelFacts
+from tunefarm.measure.runner import Runner, ScreenOutcome, ScreenRequest
 from tunefarm.scheduler.local import LocalTuner, Trial
 from tunefarm.scheduler.state import Limits
 
@@ -68,29 +70,27 @@ def test_of_several_kernels_each_is_taught_by_its_own_results(device, tmp_path: 
     assert set(taught) == {t.candidate.id for t in tuning.trials if not t.candidate.untuned}
 
 
-def test_a_kernel_is_timed_as_cold_as_it_is_where_it_is_used(device, tmp_path: Path) -> None:
-    """Its weights, 4 MB, are read from memory once 256 MB are read between two calls."""
-    model = models.vector_dense(tmp_path / "dense.onnx")
+def test_a_kernel_is_timed_as_cold_as_it_is_where_it_is_used(
+    device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[KernelFacts] = []
+    screen = Runner.screen
+
+    def watched(runner: Runner, request: ScreenRequest) -> ScreenOutcome:
+        asked.append(request.facts)
+        return screen(runner, request)
+
+    monkeypatch.setattr(Runner, "screen", watched)
+    model = models.vector_dense(tmp_path / "dense.onnx", 256)
     program = import_model(ImportRequest(model, tmp_path / "program", device.target))
     (task,) = program.tasks
-    latencies = [
-        [
-            trial.latency_s or 0.0
-            for trial in LocalTuner(
-                {task.id: (task, program.workload(task.id))},
-                device,
-                "test",
-                tmp_path / str(between),
-                Limits(trials=8),
-                between=between,
-            )
-            .run()
-            .trials[1:]
-        ]
-        for between in (0, 256 << 20)
-    ]
-    hot, cold = (min(filter(None, found)) for found in latencies)
-    assert cold > 1.3 * hot
+    tasks = {task.id: (task, program.workload(task.id))}
+    LocalTuner(tasks, device, "test", tmp_path, Limits(trials=2), between=1 << 28).run()
+    assert len(asked) == 3
+    assert {one.between for one in asked} == {1 << 28}
+    assert {one.constants for one in asked} == {task.constants} != {()}, (
+        "and its weights most of all"
+    )
 
 
 def test_a_budget_ends_it(device, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.spaces import ModelledSpace, PaperSpace
 from tunefarm.costmodel.ranker import Ranker
 from tunefarm.devices.target import parse_target
 from tunefarm.search.candidate import Candidate
-from tunefarm.search.proposer import Proposer, Result
+from tunefarm.search.proposer import Proposer, Result, likeliest
 from tunefarm.search.space import Knob, KnobKind, Point, Proposal, Space
 from tunefarm.search.strategy import strategy_names
 
@@ -73,6 +73,24 @@ def test_a_result_of_another_kernel_is_refused() -> None:
     (made,) = proposer("random").propose(1, [])
     with pytest.raises(ValueError, match="for 00aa"):
         proposer("random").observe([Result(dataclasses.replace(made, task="00bb"), 1e-3)])
+
+
+def test_the_likeliest_come_in_order_and_a_point_that_fails_is_passed_over() -> None:
+    class Fragile(ModelledSpace):
+        def realise(self, point: Point, seed: int) -> Proposal | None:
+            if point == order[1]:
+                raise RuntimeError("TVM's own reasons")
+            return None if point == order[2] else super().realise(point, seed)
+
+    whole = ModelledSpace()
+    order = [one.point for one in sorted(whole.modelled(), key=lambda one: one.seconds)]
+    wanted = []
+    for point in (order[0], order[3], order[4]):
+        proposal = whole.realise(point, 0)
+        assert proposal is not None
+        wanted.append(proposal.trace)
+    assert likeliest(Fragile(), 3, 0) == tuple(wanted)
+    assert likeliest(PaperSpace(((),)), 3, 0) == (), "no model knows it"
 
 
 def test_a_used_up_space_proposes_nothing() -> None:

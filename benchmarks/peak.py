@@ -1,0 +1,135 @@
+"""Dense contractions in turns with multiply-adds alone: the part of the peak that each reaches.
+
+    python benchmarks/peak.py RESULTS.json [--rounds 200]
+
+RESULTS.json is what `compare.py` left: of each kernel that multiplying bounds the best schedule
+that tunefarm found there is built anew. The machine's speed changes by the minute, so a peak
+measured at another time says little: kernels and chains of multiply-adds that never leave the
+registers are called once a round, in random order, while the gauge says that all cores are there.
+Medians are compared with the median of the chains, and fastest calls with the fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernels import KERNELS, Kernel, imported
+
+from tunefarm.devices.cpu import usable_cores
+from tunefarm.devices.device import Device
+from tunefarm.devices.probe import probe
+from tunefarm.home import Home
+from tunefarm.measure.build import Builder, BuildRequest, Library
+from tunefarm.measure.facts import KernelFacts
+from tunefarm.measure.roofline import CHAINS, STEPS, chained, measure_roof, roof_path
+from tunefarm.measure.steady import VARIABLE, steady_from_environment
+
+PEAK = "multiply-adds alone"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--rounds", type=int, default=200)
+    a = parser.parse_args()
+    runs = json.loads(a.results.read_text())["runs"]
+    (device,) = probe()
+    with tempfile.TemporaryDirectory() as directory:
+        home = Home(Path(directory) / "home")
+        measure_roof(home, device)
+        os.environ[VARIABLE] = str(roof_path(home, device))
+        built = {
+            kernel.name: build(kernel, best_trace(runs[kernel.name]["tunefarm"]), device, directory)
+            for kernel in KERNELS
+            if kernel.bound == "peak"
+        }
+        seconds, flops = timed(built, device, a.rounds)
+    of_peak = flops[PEAK] / statistics.median(seconds[PEAK]), flops[PEAK] / min(seconds[PEAK])
+    print(
+        "| kernel | ms | GFLOP/s | of the peak's | fastest, of the peak's |\n|---|---|---|---|---|"
+    )
+    for name, samples in seconds.items():
+        middle, fastest = statistics.median(samples), min(samples)
+        speed, top = flops[name] / middle, flops[name] / fastest
+        print(
+            f"| {name} | {middle * 1e3:.4g} | {speed / 1e9:.0f} "
+            f"| {speed / of_peak[0]:.0%} | {top / of_peak[1]:.0%} |"
+        )
+
+
+def best_trace(seeds: dict[str, Any]) -> str:
+    """Of all seeds' results, each [seconds, latency or None, trace]."""
+    sound = [
+        (latency, t) for run in seeds.values() for _, latency, t in run["results"] if latency and t
+    ]
+    return min(sound)[1]
+
+
+def build(
+    kernel: Kernel, trace: str, device: Device, directory: str
+) -> tuple[Library, KernelFacts]:
+    program, task = imported(kernel, Path(directory) / kernel.name, device.target)
+    builder = Builder(60.0)
+    request = BuildRequest(
+        program.workload(task.id), device.target, trace, Path(directory) / f"{kernel.name}.so"
+    )
+    library = builder.build(request).library
+    builder.close()
+    assert library is not None, kernel.name
+    return library, KernelFacts(task.id, task.args, task.flops, Path(directory) / "none.npz")
+
+
+def timed(
+    built: dict[str, tuple[Library, KernelFacts]], device: Device, rounds: int
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Seconds of each one's calls, and the operations of one."""
+    os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
+    import numpy as np
+    import tvm
+
+    from tunefarm.measure.kernel import Kernel as Loaded
+    from tunefarm.measure.kernel import make_inputs
+    from tunefarm.measure.pinning import pin_caller
+    from tunefarm.measure.protocol import Protocol
+
+    calls: dict[str, Callable[[], float]] = {}
+    flops: dict[str, float] = {}
+    for name, (library, facts) in built.items():
+        loaded = Loaded(library, facts)
+        bound = loaded.bind(make_inputs(facts, 1, False))
+        loaded.run(bound)
+        turns = loaded.in_turns(bound, Protocol())
+        calls[name] = lambda one=loaded, turns=turns: one.sample(turns, 2, 1)[0]
+        flops[name] = facts.flops
+    chains = []
+    for count in CHAINS:
+        module, shapes, work = chained(device.target, count, STEPS)
+        tensors = [tvm.runtime.tensor(np.ones(shape, "float32")) for shape in shapes]
+        timer = module.time_evaluator("kernel", tvm.cpu(), number=1, repeat=1)
+        call = lambda timer=timer, tensors=tensors: float(timer(*tensors).results[0])  # noqa: E731
+        chains.append((work / min(call() for _ in range(20)), call, work))
+    _, calls[PEAK], flops[PEAK] = max(chains, key=lambda one: one[0])
+    pin_caller()
+    steady = steady_from_environment()
+    assert steady is not None
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name in random.sample(list(calls), len(calls)):
+            steady.wait()
+            taken = calls[name]()
+            if steady.there():  # else a core was away
+                seconds[name].append(taken)
+    return seconds, flops
+
+
+if __name__ == "__main__":
+    random.seed(0)
+    main()
