@@ -55,6 +55,7 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/compare.py kernels.json
 	$(BIN)/python benchmarks/both.py both.json
+	$(BIN)/python benchmarks/peak.py kernels.json
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/hardware_model.py points.json
 	$(BIN)/python benchmarks/transfer.py transfer.json
