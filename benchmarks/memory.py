@@ -15,11 +15,13 @@ import os
 import random
 import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kernels import KERNELS, Kernel, _model, imported
 from onnx import helper
+from turns import in_turns
 
 from tunefarm.devices.cpu import usable_cores
 from tunefarm.devices.probe import probe
@@ -27,7 +29,7 @@ from tunefarm.home import Home
 from tunefarm.measure.build import Builder, BuildRequest
 from tunefarm.measure.gate import make_input
 from tunefarm.measure.roofline import measure_roof, roof_path
-from tunefarm.measure.steady import VARIABLE, steady_from_environment
+from tunefarm.measure.steady import VARIABLE
 from tunefarm.search.replay import load_workload
 from tunefarm.search.spaces import design_space
 
@@ -91,30 +93,22 @@ def timed(built: dict[str, Any], rounds: int) -> dict[str, list[list[float]]]:
     os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
     import tvm
 
-    from tunefarm.measure.pinning import pin_caller
-
-    found: dict[str, list[list[float]]] = {}
-    calls = []
+    calls = {}
     for name, (libraries, _, specs) in built.items():
         arguments = [tvm.runtime.tensor(make_input(spec, 1, True)) for spec in specs]
         for library in libraries:
             module = tvm.runtime.load_module(str(library))
             module["kernel"](*arguments)
-            samples: list[float] = []
-            found.setdefault(name, []).append(samples)
             timer = module.time_evaluator("kernel", tvm.cpu(), number=1, repeat=1)
-            calls.append((timer, arguments, samples))
-    pin_caller()
-    steady = steady_from_environment()
-    assert steady is not None
-    for _ in range(rounds):
-        random.shuffle(calls)
-        for timer, arguments, samples in calls:
-            steady.wait()
-            seconds = [float(result) for result in timer(*arguments).results]
-            if steady.there():  # else a core was away
-                samples += seconds
+            calls[name, library] = partial(_timed, timer, arguments)
+    found: dict[str, list[list[float]]] = {}
+    for (name, _), samples in in_turns(calls, rounds).items():
+        found.setdefault(name, []).append(samples)
     return found
+
+
+def _timed(timer: Any, arguments: list[Any]) -> float:
+    return float(timer(*arguments).mean)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ import random
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kernels import KERNELS, Kernel, imported
+from turns import in_turns
 
 from tunefarm.devices.cpu import usable_cores
 from tunefarm.devices.device import Device
@@ -30,7 +32,7 @@ from tunefarm.home import Home
 from tunefarm.measure.build import Builder, BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.roofline import CHAINS, STEPS, chained, measure_roof, roof_path
-from tunefarm.measure.steady import VARIABLE, steady_from_environment
+from tunefarm.measure.steady import VARIABLE
 
 PEAK = "multiply-adds alone"
 
@@ -92,12 +94,8 @@ def timed(
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Seconds of each one's calls, and the operations of one."""
     os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
-    import numpy as np
-    import tvm
-
     from tunefarm.measure.kernel import Kernel as Loaded
     from tunefarm.measure.kernel import make_inputs
-    from tunefarm.measure.pinning import pin_caller
     from tunefarm.measure.protocol import Protocol
 
     calls: dict[str, Callable[[], float]] = {}
@@ -106,28 +104,36 @@ def timed(
         loaded = Loaded(library, facts)
         bound = loaded.bind(make_inputs(facts, 1, False))
         loaded.run(bound)
-        turns = loaded.in_turns(bound, Protocol())
-        calls[name] = lambda one=loaded, turns=turns: one.sample(turns, 2, 1)[0]
+        calls[name] = partial(_sampled, loaded, loaded.in_turns(bound, Protocol()))
         flops[name] = facts.flops
-    chains = []
-    for count in CHAINS:
-        module, shapes, work = chained(device.target, count, STEPS)
+    calls[PEAK], flops[PEAK] = fastest_chains(device)
+    return in_turns(calls, rounds), flops
+
+
+def _sampled(kernel: Any, turns: Any) -> float:
+    """Seconds of one of two calls."""
+    (seconds,) = kernel.sample(turns, 2, 1)
+    return float(seconds)
+
+
+def fastest_chains(device: Device) -> tuple[Callable[[], float], float]:
+    """Of multiply-adds alone, with the number of chains that is fastest here: seconds of a call,
+    and its operations."""
+    import numpy as np
+    import tvm
+
+    found = []
+    for chains in CHAINS:
+        module, shapes, work = chained(device.target, chains, STEPS)
         tensors = [tvm.runtime.tensor(np.ones(shape, "float32")) for shape in shapes]
-        timer = module.time_evaluator("kernel", tvm.cpu(), number=1, repeat=1)
-        call = lambda timer=timer, tensors=tensors: float(timer(*tensors).results[0])  # noqa: E731
-        chains.append((work / min(call() for _ in range(20)), call, work))
-    _, calls[PEAK], flops[PEAK] = max(chains, key=lambda one: one[0])
-    pin_caller()
-    steady = steady_from_environment()
-    assert steady is not None
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name in random.sample(list(calls), len(calls)):
-            steady.wait()
-            taken = calls[name]()
-            if steady.there():  # else a core was away
-                seconds[name].append(taken)
-    return seconds, flops
+        call = partial(_timed, module.time_evaluator("kernel", tvm.cpu(), number=1), tensors)
+        found.append((work / min(call() for _ in range(20)), call, work))
+    _, call, work = max(found, key=lambda one: one[0])
+    return call, work
+
+
+def _timed(timer: Any, tensors: Any) -> float:
+    return float(timer(*tensors).mean)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class UnmeasuredRun:
         ]
         search = actors.spawn(actors.SearchWorker, self._plan(), node=here)
         try:
-            traces = self._built(builders, self._chosen(search))
+            traces = first_that_fit(self._chosen(search), lambda due: self._reports(builders, due))
             tuned = sum(trace != UNTUNED for trace in traces.values())
             self.say(f"{tuned} of {len(traces)} kernels have a schedule that a model chose")
             library = self._assembled(builders[0], traces)
@@ -108,21 +108,6 @@ class UnmeasuredRun:
             task.id: self._wait(search.likeliest.remote(task.id, _CHOICES)) or (UNTUNED,)
             for task in self.program.tasks
         }
-
-    def _built(self, builders: list[Any], chosen: dict[str, tuple[str, ...]]) -> dict[str, str]:
-        """Of each kernel the first that compiles and for which, by the compiler's report, the
-        registers suffice; where there is none, the one that spills least. A kernel of which none
-        compiles stays untuned."""
-        spilt: dict[str, dict[str, int]] = {task: {} for task in chosen}
-        for number in range(_CHOICES):
-            due = [
-                (task, traces[number])
-                for task, traces in chosen.items()
-                if number < len(traces) and 0 not in spilt[task].values()
-            ]
-            for task, trace, spill_bytes in self._reports(builders, due):
-                spilt[task][trace] = spill_bytes
-        return {t: min(of, key=lambda trace: of[trace], default=UNTUNED) for t, of in spilt.items()}
 
     def _reports(
         self, builders: list[Any], due: list[tuple[str, str]]
@@ -181,3 +166,26 @@ class UnmeasuredRun:
                 except ray.exceptions.RayError as error:
                     cause = getattr(error, "cause", None) or error
                     raise JobFailed(f"{self.target.name}: {last_line(cause)}") from error
+
+
+def first_that_fit(
+    chosen: Mapping[str, Sequence[str]],
+    reports: Callable[[list[tuple[str, str]]], Iterable[tuple[str, str, int]]],
+) -> dict[str, str]:
+    """Of each kernel's traces, likeliest first, the first that compiles and for which the registers
+    suffice; where there is none, the one that spills least; `UNTUNED` where none compiles.
+
+    Args:
+        reports: compiles traces, (kernel, trace) each, and says of those that could be how many
+            bytes their threads spill.
+    """
+    spilt: dict[str, dict[str, int]] = {task: {} for task in chosen}
+    for number in range(max(map(len, chosen.values()), default=0)):
+        due = [
+            (task, traces[number])
+            for task, traces in chosen.items()
+            if number < len(traces) and 0 not in spilt[task].values()
+        ]
+        for task, trace, spill_bytes in reports(due) if due else ():
+            spilt[task][trace] = spill_bytes
+    return {t: min(of, key=lambda trace: of[trace], default=UNTUNED) for t, of in spilt.items()}

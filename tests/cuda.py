@@ -9,11 +9,12 @@ from tunefarm.measure import cuda
 
 
 def _why_none() -> str:
-    """In tunefarm's own words; empty where something compiles, and where it should but fails."""
+    """In tunefarm's own words, and what to install; empty where something compiles, and where it
+    should but fails: then the tests are to fail."""
     try:
         cuda.cuda_compiler()
     except UnsupportedTarget as error:
-        return error.message if "nothing here compiles CUDA" in error.message else ""
+        return f"{error}. {error.hint}" if "nothing here compiles CUDA" in error.message else ""
     return ""
 
 

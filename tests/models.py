@@ -69,7 +69,7 @@ def single_matmul(path: Path, size: int) -> Path:
     return _save(path, nodes, [("a", shape), ("b", shape)], [("y", shape)], [])
 
 
-def vector_dense(path: Path, size: int = 1024) -> Path:
+def vector_dense(path: Path, size: int) -> Path:
     """One row times a square of weights, which are most of what is read."""
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     constants = [("w", _weights(0.1)(size, size))]
