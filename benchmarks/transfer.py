@@ -1,10 +1,11 @@
 """What a network's search gains from what other networks have taught.
 
-    python benchmarks/transfer.py RESULTS.json [--networks A,B,C] [--trials 300] [--seeds 2]
+    python benchmarks/transfer.py RESULTS.json [--networks A,B,C] [--each 8] [--seeds 2]
 
 For each network: a first tuning that knows nothing, and a second one that starts from a cost model
 trained on the first tunings of the other networks, its own left out (and every kernel that it
-shares with another network is left out of the training). Both stop at the same number of trials.
+shares with another network is left out of the training). Both stop at `--each` trials for each
+kernel in the mean: where they go is the search's own affair.
 Then the best schedules of both are timed by one harness, interleaved, in fresh processes.
 
 The goal is the first tuning's final sum of its kernels' times (times their calls); what counts is
@@ -48,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--networks", default=NETWORKS)
-    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--each", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--close", type=float, default=1.02)
     parser.add_argument("--table", action="store_true")
@@ -58,16 +59,16 @@ def main() -> None:
     networks = a.networks.split(",")
     if not a.table:
         with tempfile.TemporaryDirectory() as directory:
-            Experiment(data, path, Path(directory), a.trials).run(networks, a.seeds)
+            Experiment(data, path, Path(directory), a.each).run(networks, a.seeds)
     print(table(data, a.close))
 
 
 class Experiment:
-    def __init__(self, data: dict[str, Any], path: Path, directory: Path, trials: int) -> None:
+    def __init__(self, data: dict[str, Any], path: Path, directory: Path, each: int) -> None:
         self._data = data
         self._path = path
         self._directory = directory
-        self._trials = trials
+        self._each = each
         (self._device,) = probe()
         home = Home(directory / "home")
         self._roof = measure_roof(home, self._device)
@@ -112,6 +113,8 @@ class Experiment:
         if f"{arm} {seed}" in self._data.get(name, {}):
             return
         program = self._program(name)
+        trials = self._each * len(program.tasks)
+        limits = Limits(trials, builders=self._device.cores, patience=10**6)
         started = time.monotonic()
         heard: list[tuple[float, Trial]] = []
         with tempfile.TemporaryDirectory() as directory:
@@ -120,7 +123,7 @@ class Experiment:
                 self._device,
                 "benchmark",
                 Path(directory),
-                Limits(trials=self._trials, builders=self._device.cores, patience=10**6),
+                limits,
                 seed=seed,
                 between=program.between_bytes,
                 transfer=transfer,

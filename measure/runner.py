@@ -18,9 +18,12 @@ from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 MODEL_LIMIT_S = 900.0
 MODEL_WAIT_S = 5.0
+SCREEN_WAIT_S = 10.0
+"""A search believes what it sees, so it rather waits. In races all that are compared are slower at
+once."""
 PREPARE_LIMIT_S = 60.0
 STEADY_ALLOWANCE_S = 2.0
-"""Waiting for a steady machine, and timing again, are not on the candidate's time."""
+"""Timing again what was disturbed is not on the candidate's time."""
 KIND = "TUNEFARM_DEVICE_KIND"
 """Environment variable that tells a runner's child what it runs on."""
 
@@ -32,10 +35,12 @@ def thread_env(threads: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Make a kernel's inputs and read its references: not on the candidate's time."""
+    """Make a kernel's inputs and read its references, and wait for a steady machine for `wait_s`
+    at most: not on the candidate's time."""
 
     facts: KernelFacts
     seeds: tuple[int, ...]
+    wait_s: float = SCREEN_WAIT_S
 
 
 @dataclass(frozen=True)

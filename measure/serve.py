@@ -30,6 +30,8 @@ def serve(request: Any) -> Any:
 def _prepare(request: Prepare) -> None:
     for seed in request.seeds:
         _ARGUMENTS.get(request.facts, seed)
+    if _STEADY is not None:
+        _STEADY.wait(request.wait_s)
 
 
 def _screen(request: ScreenRequest) -> Screening:

@@ -1,7 +1,8 @@
 """Waiting until the machine is all there.
 
-On shared hosts two of a machine's cores are now and then two threads of one: for tenths of a second
-everything that computes on both takes exactly twice its time, whatever is done inside the machine.
+On shared hosts two of a machine's cores are now and then two threads of one: for tenths of a second,
+or for fifteen, everything that computes on both takes twice its time, whatever is done inside the
+machine.
 A gauge, a short computation on all cores whose time on an undisturbed machine is known, tells. What
 is timed waits for it, and is timed again where it was disturbed meanwhile.
 """
@@ -57,6 +58,8 @@ class Steady:
 
     TOLERANCE = 1.3
     LIMIT_S = 0.4
+    PATIENCE_S = 1.0
+    """Waited in vain, after which what the machine does counts as undisturbed."""
     PAUSE_S = 0.02
 
     def __init__(
@@ -69,7 +72,7 @@ class Steady:
         self._least = seconds
         self._seconds = seconds
         self._sleep = sleep
-        self._in_vain = 0
+        self._in_vain_s = 0.0
         self.waited_s = 0.0
 
     def there(self) -> bool:
@@ -81,25 +84,25 @@ class Steady:
         self._seconds = max(self._least, min(self._seconds, now))
         return now
 
-    def wait(self) -> bool:
-        """Until all cores are there, or for `LIMIT_S`.
+    def wait(self, limit_s: float = LIMIT_S) -> bool:
+        """Until all cores are there, or for `limit_s`.
 
-        A machine that keeps us waiting is not disturbed but slower than it was: after three
-        times in vain what it does now counts as undisturbed.
+        A machine that keeps us waiting is not disturbed but slower than it was: after
+        `PATIENCE_S` in vain what it does now counts as undisturbed.
         """
         waited, best = 0.0, float("inf")
-        while waited <= self.LIMIT_S:
+        while waited <= limit_s:
             now = self._ask()
             best = min(best, now)
             if now <= self.TOLERANCE * self._seconds:
-                self._in_vain = 0
+                self._in_vain_s = 0.0
                 return True
             self._sleep(self.PAUSE_S)
             waited += self.PAUSE_S
             self.waited_s += self.PAUSE_S
-        self._in_vain += 1
-        if self._in_vain == 3:
-            self._seconds, self._in_vain = best, 0
+        self._in_vain_s += waited
+        if self._in_vain_s > self.PATIENCE_S:
+            self._seconds, self._in_vain_s = best, 0.0
         return False
 
     def undisturbed(self, measure: Callable[[], list[float]], attempts: int = 2) -> list[float]:

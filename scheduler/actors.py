@@ -131,8 +131,7 @@ class SearchWorker(Pulsed):
                 design_space(workload, plan.target, self._transfer),
                 plan.strategy,
                 self._ranker,
-                # Every kernel draws its own numbers, the same ones whenever it is searched.
-                seed=plan.seed * 1_000_003 + int(task, 16) % 1_000_003,
+                seed=plan.seed,
                 earlier=self._earlier[task],
             )
         return self._proposers[task]

@@ -57,7 +57,7 @@ def plateaued(progress: Progress, *, patience: int, gain: float = 0.01) -> bool:
 
 
 def levelled_off(
-    sums: Sequence[tuple[int, float]], measured: int, warm_up: int, *, fewest: int, gain: float
+    sums: Sequence[tuple[int, float]], measured: int, first: int, *, fewest: int, gain: float
 ) -> bool:
     """True when the latest third of a job's candidates, and no fewer than `fewest` of them, brought
     less than `gain` of its kernels' sum.
@@ -65,11 +65,11 @@ def levelled_off(
     Args:
         sums: (candidates measured, seconds of an inference) at each improvement.
         measured: candidates so far.
-        warm_up: the first ones, which every kernel gets, say nothing of what follows.
+        first: the first ones, of which every kernel gets one, say nothing of what follows.
     """
     since = measured - max(fewest, measured // 3)
     before = [s for at, s in sums if at <= since]
-    return since >= warm_up and bool(before) and sums[-1][1] > (1 - gain) * before[-1]
+    return since >= first and bool(before) and sums[-1][1] > (1 - gain) * before[-1]
 
 
 def at_the_roof(progress: Progress, *, near: float = 0.05) -> bool:
@@ -89,47 +89,36 @@ def headroom(progress: Progress) -> float:
     return latency - floor
 
 
-def expected_gain(progress: Progress) -> float:
-    """Seconds of a whole inference, in the model, that one more candidate of this kernel may save.
+def expected_gain(progress: Progress, more: int = 0) -> float:
+    """Seconds of a whole inference, in the model, that one more candidate of this kernel may save,
+    after `more` beside those on their way: headroom over candidates tried.
 
-    Half is what the latest half of its candidates brought on average, half is optimism: headroom
-    over candidates tried. After Ansor's task scheduler (Zheng et al., OSDI 2020, section 6.2).
+    The optimistic half of Ansor's task scheduler (Zheng et al., OSDI 2020, section 6.2). Its other
+    half, what the latest candidates brought, promises most where the second one happened to be
+    better than the first. What is on its way counts twice: it was not chosen knowing its results.
     """
-    latency = progress.latency_s
-    if latency is None:
-        return 0.0
-    tried = progress.results + progress.pending
-    half = progress.results // 2
-    earlier = [s for at, s in progress.best if at <= half] or [progress.baseline_s or latency]
-    slope = (earlier[-1] - latency) / max(1, progress.results - half) if progress.results else 0.0
-    hope = headroom(progress)
-    saved = 0.5 * min(hope, max(0.0, slope)) + 0.5 * hope / max(1, tried)
-    return progress.weight * progress.in_model * saved
+    awaited = progress.pending + more
+    tried = progress.results + awaited
+    hope = headroom(progress) / max(1, tried)
+    known = (progress.results + 1) / (tried + 1)
+    return progress.weight * progress.in_model * hope * known
 
 
-def allocate(
-    tasks: Iterable[Progress], room: int, *, warm_up: int, chunk: int
-) -> list[tuple[str, int]]:
+def allocate(tasks: Iterable[Progress], room: int, *, chunk: int) -> list[tuple[str, int]]:
     """Up to `room` candidates, as (task, count).
 
-    Every open kernel first gets `warm_up` candidates, heaviest latency first; after that `chunk`
-    at a time goes to the kernel with the largest expected gain.
+    Every open kernel first gets one, heaviest latency first: that is most of what tuning gains.
+    After that `chunk` at a time goes to the kernel with the largest expected gain.
     """
     open_tasks = [p for p in tasks if not p.closed and p.baseline_s is not None]
     extra = {p.task: 0 for p in open_tasks}
-    cold = [p for p in open_tasks if p.results + p.pending < warm_up]
-    for progress in sorted(cold, key=lambda p: -p.weight * (p.baseline_s or 0.0)):
-        count = min(warm_up - progress.results - progress.pending, room)
-        extra[progress.task] += count
-        room -= count
+    cold = [p for p in open_tasks if not p.results + p.pending]
+    cold.sort(key=lambda p: -p.weight * (p.baseline_s or 0.0))
+    for progress in cold[:room]:
+        extra[progress.task] = 1
+    room -= len(cold[:room])
     while room > 0 and open_tasks:
-        gains = {
-            p.task: expected_gain(p)
-            * (p.results + p.pending + 1)
-            / (p.results + p.pending + extra[p.task] + 1)
-            for p in open_tasks
-        }
-        chosen = max(gains, key=lambda task: gains[task])
+        chosen = max(open_tasks, key=lambda p: expected_gain(p, extra[p.task])).task
         extra[chosen] += min(chunk, room)
         room -= min(chunk, room)
     return [(task, count) for task, count in extra.items() if count]

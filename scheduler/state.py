@@ -102,14 +102,10 @@ class Limits:
     builders: int = 2
     batch: int = 16
     shared_processor: bool = True
-    chunk: int = 4
+    chunk: int = 2
     patience: int = 32
     enough: float | None = None
     processes: tuple[int, int, int, int] = (2, 3, 3, 5)
-
-    def warm_up(self, tasks: int) -> int:
-        """First candidates of each kernel: two, for what a kernel gains is not known before."""
-        return max(1, min(2, self.trials // (2 * max(1, tasks))))
 
 
 @dataclass
@@ -265,7 +261,7 @@ class TargetState:
         progress.record(latency_s)
         self.measured += latency_s is not None
         self.failed += latency_s is None
-        if plateaued(progress, patience=self.limits.patience) or self._at_the_roof(progress):
+        if plateaued(progress, patience=self.limits.patience) or at_the_roof(progress):
             progress.closed = True
         if self.phase is Phase.TUNE and self._has_levelled_off():
             self._stop_tuning()
@@ -289,12 +285,8 @@ class TargetState:
     def _begin_tuning(self) -> None:
         self.phase = Phase.TUNE
         self.known = self.measured
-        each = self._warm_up()
-        self.first = sum(max(0, each - p.results) for p in self.tasks.values() if not p.closed)
+        self.first = sum(not p.results for p in self.tasks.values() if not p.closed)
         self.sums = [(0, self._inference_s())]
-
-    def _at_the_roof(self, progress: Progress) -> bool:
-        return progress.results >= self._warm_up() and at_the_roof(progress)
 
     def _stop_tuning(self) -> None:
         """Also before every baseline is known: kernels without one stay untuned."""
@@ -414,11 +406,8 @@ class TargetState:
         if self.stopping or self.phase is not Phase.TUNE:
             return 0
         pending = sum(p.pending for p in self.tasks.values()) + sum(self.proposing.values())
-        wanted = allocate(self.tasks.values(), 1, warm_up=self._warm_up(), chunk=self.limits.chunk)
+        wanted = allocate(self.tasks.values(), 1, chunk=self.limits.chunk)
         return max(0, self.limits.trials - self.measured - pending) if wanted else 0
-
-    def _warm_up(self) -> int:
-        return self.limits.warm_up(len(self.tasks))
 
     def _proposals(self) -> list[Instruction]:
         """Keep one batch proposed ahead of the builders."""
@@ -435,7 +424,6 @@ class TargetState:
         wanted = allocate(
             (p for p in self.tasks.values() if p.task not in self.proposing),
             room,
-            warm_up=self._warm_up(),
             chunk=self.limits.chunk,
         )
         instructions: list[Instruction] = []

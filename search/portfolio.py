@@ -16,6 +16,8 @@ from tunefarm.search.tpe import TreeParzen
 class Portfolio:
     """Guided search where a hardware model knows points; evolution and TPE everywhere.
 
+    Where a hardware model knows points, the first ones are all its own: until something is known
+    to be bred from, the others draw at random, and hardly one such draw in fifty is any better.
     Every member learns from every result, whoever proposed it. A point earns the ratio of the best
     latency known at the time to its own, at most one; a member's share follows the mean of what
     its latest points earned, with a floor, so that nobody is written off for good.
@@ -24,6 +26,8 @@ class Portfolio:
     FLOOR = 0.04
     MEMORY = 16
     SHARPNESS = 3.0
+    ALONE = 8
+    """Results before anyone but the guided search is asked."""
 
     def __init__(self, space: Space, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -36,10 +40,11 @@ class Portfolio:
         }
         self._owner: dict[Point, str] = {}
         self._best: float | None = None
+        self._heard = 0
 
     def shares(self) -> dict[str, float]:
-        """By member; they add up to one. The first word is the hardware model's."""
-        if self._best is None and "guided" in self._members:
+        """By member; they add up to one. The first words are the hardware model's."""
+        if "guided" in self._members and (self._best is None or self._heard < self.ALONE):
             return {name: float(name == "guided") for name in self._members}
         earned = {
             name: (sum(log) / len(log)) ** self.SHARPNESS for name, log in self._earned.items()
@@ -67,6 +72,7 @@ class Portfolio:
         return points
 
     def update(self, completed: Sequence[Evaluated]) -> None:
+        self._heard += len(completed)
         for one in completed:
             name = self._owner.pop(one.asked or one.point, None)
             if name is not None:

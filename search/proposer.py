@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from binascii import crc32
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -74,8 +75,9 @@ class Proposer:
         earlier: Collection[Candidate] = (),
     ) -> None:
         """`earlier` are the candidates of an earlier life of this search: they are not proposed
-        again, can be observed, and nothing is drawn as it was drawn then."""
-        seed += 7919 * len(earlier)
+        again, can be observed, and nothing is drawn as it was drawn then. Every kernel draws its
+        own numbers, the same ones whenever it is searched."""
+        seed = crc32(f"{seed} {task} {len(earlier)}".encode())
         self._task = task
         self._target = target
         self._toolchain = toolchain

@@ -72,6 +72,23 @@ def test_a_machine_that_has_become_slower_is_not_waited_for_forever() -> None:
     assert steady.waited_s == waited
 
 
+def test_one_long_wait_in_vain_is_enough() -> None:
+    machine = Machine(slower=1.6)
+    steady = machine.steady()
+    assert not steady.wait(10.0)
+    assert steady.waited_s == pytest.approx(10.0, abs=0.1)
+    assert steady.wait()
+    assert steady.waited_s == pytest.approx(10.0, abs=0.1)
+
+
+def test_who_has_the_time_waits_out_a_long_disturbance() -> None:
+    machine = Machine((0.0, 8.0))
+    steady = machine.steady()
+    assert steady.wait(10.0)
+    assert 8.0 <= machine.now < 8.1
+    assert machine.steady().undisturbed(lambda: machine.work(0.05)) == [1.0]
+
+
 def test_what_was_slow_for_long_is_held_to_its_speed_again_once_it_recovers() -> None:
     machine = Machine((0.0, 5.0), (9.0, 9.1))
     steady = machine.steady()

@@ -291,14 +291,6 @@ def test_late_and_repeated_answers_change_nothing() -> None:
     assert (world.state.measured, len(world.state.done), world.state.phase) == before
 
 
-@pytest.mark.parametrize("trials", [1, 7, 300])
-def test_warm_up_uses_at_most_half_of_the_trials(trials: int) -> None:
-    limits = Limits(trials)
-    for count in (1, 10, 200):
-        assert 1 <= limits.warm_up(count) <= 8
-        assert limits.warm_up(count) == 1 or limits.warm_up(count) * count <= trials / 2
-
-
 class Orders(RuleBasedStateMachine):
     """Any order of answers, failures, losses and a budget's end."""
 

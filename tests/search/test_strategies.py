@@ -135,9 +135,15 @@ def test_a_hardware_model_and_what_it_lacks_are_both_worth_having() -> None:
 def test_a_portfolio_pays_by_results() -> None:
     space = ModelledSpace()
     portfolio = Portfolio(space, 0)
-    assert portfolio.shares() == {"guided": 1.0, "evolutionary": 0.0, "tpe": 0.0}
-    for _ in range(6):
+    alone = {"guided": 1.0, "evolutionary": 0.0, "tpe": 0.0}
+    assert portfolio.shares() == alone
+    for turn in range(6):
         points = portfolio.suggest(8, [])
+        if turn == 0:
+            assert portfolio.shares() == alone
+            portfolio.update([Evaluated(p, None) for p in points[:7]])
+            assert portfolio.shares() == alone, "nothing has been found to breed from"
+            points = points[7:]
         # The hardware model is wrong about everything: what it knows is ten times slower.
         portfolio.update([Evaluated(p, 1e-2 if p.sketch == 0 else 1e-3) for p in points])
     shares = portfolio.shares()
