@@ -1,8 +1,8 @@
 """Waiting until the machine is all there.
 
-On shared hosts two of a machine's cores are now and then two threads of one: for tenths of a second,
-or for fifteen, everything that computes on both takes twice its time, whatever is done inside the
-machine.
+On shared hosts two of a machine's cores are now and then two threads of one: for tenths of a
+second, or for fifteen, everything that computes on both takes twice its time, whatever is done
+inside the machine.
 A gauge, a short computation on all cores whose time on an undisturbed machine is known, tells. What
 is timed waits for it, and is timed again where it was disturbed meanwhile.
 """
