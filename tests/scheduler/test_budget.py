@@ -128,7 +128,8 @@ def test_a_kernel_near_its_roof_has_nothing_left() -> None:
 def test_a_roof_that_was_broken_says_nothing() -> None:
     broken = roofed(0.7e-3, 1e-3)
     assert not at_the_roof(broken)
-    assert headroom(broken) == pytest.approx(0.7e-3)
+    assert headroom(broken) == headroom(roofed(0.7e-3, 0.0)) == pytest.approx(0.175e-3)
+    assert headroom(roofed(0.7e-3, 0.2e-3)) == pytest.approx(0.5e-3)
 
 
 def test_candidates_go_where_something_is_left() -> None:
