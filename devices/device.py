@@ -24,6 +24,7 @@ class Device:
         caches: bytes of L1d, L2 (one core's) and L3, 0 where unknown.
         features: instruction set extensions, sorted.
         toolchain: versions of what builds and runs here (tvm, llvm, linker, libc, python, os).
+        uuid: of a GPU, the driver's name for it, for a machine may have several of a kind; else "".
     """
 
     id: str
@@ -35,6 +36,7 @@ class Device:
     caches: tuple[int, int, int]
     features: tuple[str, ...]
     toolchain: tuple[tuple[str, str], ...]
+    uuid: str = ""
 
     @property
     def is_none(self) -> bool:
@@ -81,4 +83,5 @@ def device_from_dict(data: dict[str, Any]) -> Device:
         caches=(data["caches"][0], data["caches"][1], data["caches"][2]),
         features=tuple(data["features"]),
         toolchain=tuple(sorted(data["toolchain"].items())),
+        uuid=data.get("uuid", ""),
     )

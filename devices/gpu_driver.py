@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import re
+import uuid
 from dataclasses import dataclass
+
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Environment variable that names the GPUs which a process sees; the first of them is its own."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """`arch`: its compute capability, such as (8, 6); `uuid`: its name among all GPUs."""
+
+    arch: tuple[int, int]
+    uuid: str
 
 
 @dataclass(frozen=True)
 class Driver:
-    """`cuda`: the newest major version that it runs; `archs`: of its GPUs, such as (8, 6)."""
+    """`cuda`: the newest major version that it runs; `gpus`: those that this process sees."""
 
     cuda: int
-    archs: tuple[tuple[int, int], ...]
+    gpus: tuple[Gpu, ...]
 
 
 def driver() -> Driver | None:
@@ -26,21 +39,23 @@ def driver() -> Driver | None:
     version, count = ctypes.c_int(), ctypes.c_int()
     library.cuDriverGetVersion(ctypes.byref(version))
     library.cuDeviceGetCount(ctypes.byref(count))
-    return Driver(version.value // 1000, tuple(_arch(library, n) for n in range(count.value)))
+    return Driver(version.value // 1000, tuple(_gpu(library, n) for n in range(count.value)))
 
 
 _MAJOR, _MINOR = 75, 76
 """Attributes of a device: its compute capability."""
 
 
-def _arch(library: ctypes.CDLL, number: int) -> tuple[int, int]:
+def _gpu(library: ctypes.CDLL, number: int) -> Gpu:
     device, value = ctypes.c_int(), ctypes.c_int()
     library.cuDeviceGet(ctypes.byref(device), number)
     found = []
     for attribute in (_MAJOR, _MINOR):
         library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         found.append(value.value)
-    return found[0], found[1]
+    name = (ctypes.c_ubyte * 16)()
+    library.cuDeviceGetUuid_v2(name, device)
+    return Gpu((found[0], found[1]), f"GPU-{uuid.UUID(bytes=bytes(name))}")
 
 
 def gpu_misfits(arch: str, cuda: int, here: Driver | None = None) -> list[str]:
@@ -51,13 +66,13 @@ def gpu_misfits(arch: str, cuda: int, here: Driver | None = None) -> list[str]:
         here: instead of this machine's.
     """
     here = here or driver()
-    if here is None or not here.archs:
+    if here is None or not here.gpus:
         return [f"it needs an NVIDIA GPU ({arch}), and the driver shows none"]
     found = []
     match = re.fullmatch(r"sm_(\d+)(\d)a?", arch)
     assert match is not None, arch
     major, minor = int(match[1]), int(match[2])
-    first = here.archs[0]  # which it would run on
+    first = here.gpus[0].arch  # which it would run on
     if first[0] != major or first[1] < minor:
         shown = f"sm_{first[0]}{first[1]}"
         found.append(f"it is for {arch} (to sm_{major}9), this machine's first GPU is {shown}")

@@ -10,6 +10,7 @@ from typing import Any
 from tunefarm.devices import cpu
 from tunefarm.devices.device import Device, device_from_dict
 from tunefarm.devices.gpu import completed
+from tunefarm.devices.gpu_driver import VISIBLE, driver
 from tunefarm.devices.target import Target, make_target
 from tunefarm.errors import NoDevice
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
@@ -18,19 +19,25 @@ PROBE_LIMIT_S = 120.0
 RUNTIME_ONLY = {"TVM_USE_RUNTIME_LIB": "1"}
 
 
-def device_here(target: Target) -> Device:
-    """The device of this machine that a library for `target` runs on. A processor's name cannot be
-    told without the compiler: the target's is taken.
+def device_here(target: Target, uuid: str = "") -> Device:
+    """The device of this machine that a library for `target` runs on: of several GPUs the first, or
+    the one that `uuid` names. A processor's name cannot be told without the compiler: the target's
+    is taken.
 
     Raises:
         NoDevice: there is none.
     """
     handler = "tunefarm.devices.here:probe_" + target.kind
-    with Child(handler, env=RUNTIME_ONLY) as child:
+    with Child(handler, env={**RUNTIME_ONLY, **only(uuid)}) as child:
         try:
             return device_from_dict(child.call(target, PROBE_LIMIT_S))
         except (ChildTimeout, ChildDied, ChildError) as error:
             raise NoDevice(f"this machine has no device for {target.text}: {error}") from error
+
+
+def only(uuid: str) -> dict[str, str]:
+    """Environment of a process that is to see no GPU but this one; "" for whichever it may see."""
+    return {VISIBLE: uuid} if uuid else {}
 
 
 def _toolchain() -> tuple[tuple[str, str], ...]:
@@ -50,8 +57,10 @@ def _toolchain() -> tuple[tuple[str, str], ...]:
     )
 
 
-def _identified(device: Device, kind: str) -> dict[str, Any]:
-    identity = hashlib.sha256(f"{device.host} {device.fingerprint}".encode()).hexdigest()[:8]
+def identified(device: Device, kind: str) -> dict[str, Any]:
+    """Its dictionary, with a name that no other device has: `kind` and a hash."""
+    words = " ".join([device.host, device.fingerprint, *filter(None, [device.uuid])])
+    identity = hashlib.sha256(words.encode()).hexdigest()[:8]
     return {**device.to_dict(), "id": f"{kind}-{identity}"}
 
 
@@ -70,11 +79,11 @@ def probe_llvm(target: Target) -> dict[str, Any]:
         features=cpu.cpu_features(),
         toolchain=_toolchain(),
     )
-    return _identified(device, f"cpu-{target.get('mcpu') or 'generic'}-{cores}c")
+    return identified(device, f"cpu-{target.get('mcpu') or 'generic'}-{cores}c")
 
 
 def probe_cuda(target: Target) -> dict[str, Any]:
-    """Runs in the child: the first GPU as a `Device`'s dictionary.
+    """Runs in the child: the first GPU that it sees as a `Device`'s dictionary.
 
     Raises:
         NoDevice: the driver shows none.
@@ -90,6 +99,7 @@ def probe_cuda(target: Target) -> dict[str, Any]:
     arch = "sm_" + str(gpu.compute_version).replace(".", "")
     named = {key: value for key, value in target.attrs if key != "arch"}
     l2 = int(getattr(gpu, "l2_cache_size_bytes", 0) or 0)
+    here = driver()
     device = Device(
         id="",
         sku=str(gpu.device_name),
@@ -100,5 +110,6 @@ def probe_cuda(target: Target) -> dict[str, Any]:
         caches=(0, l2, 0),
         features=(f"multiprocessors-{gpu.multi_processor_count}",),
         toolchain=_toolchain(),
+        uuid=here.gpus[0].uuid if here and here.gpus else "",
     )
-    return _identified(device, f"cuda-{arch}")
+    return identified(device, f"cuda-{arch}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 from tunefarm.devices import cpu
@@ -30,7 +31,7 @@ def register(home: Home, device: Device) -> None:
 
 def probe_and_register(home: Home) -> tuple[Device, ...]:
     """Probe this machine, and put what it has on record in place of what it had."""
-    found = (*probe(), *_gpu())
+    found = (*probe(), *_gpus())
     for old in registered(home):
         if old.host == cpu.host_name():
             (home.devices / f"{old.id}.json").unlink(missing_ok=True)
@@ -39,18 +40,16 @@ def probe_and_register(home: Home) -> tuple[Device, ...]:
     return found
 
 
-def _gpu() -> tuple[Device, ...]:
-    """The first GPU of this machine, where its driver shows one and TVM's runtime can use it."""
+def _gpus() -> tuple[Device, ...]:
+    """Those that the driver shows and TVM's runtime can use."""
     from tunefarm.devices.gpu_driver import driver
     from tunefarm.devices.here import device_here
 
-    here = driver()
-    if here is None or not here.archs:
-        return ()
-    try:
-        return (device_here(make_target("cuda", {})),)
-    except (NoDevice, UnsupportedTarget):  # `tunefarm doctor` says more
-        return ()
+    here, found = driver(), []
+    for gpu in here.gpus if here else ():
+        with contextlib.suppress(NoDevice, UnsupportedTarget):  # `tunefarm doctor` says more
+            found.append(device_here(make_target("cuda", {}), gpu.uuid))
+    return tuple(found)
 
 
 def local_devices(home: Home) -> tuple[Device, ...]:

@@ -12,9 +12,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import tvm
+import tvm_ffi
 
 from tunefarm.devices.cpu import cache_sizes, usable_cores
 from tunefarm.devices.cuda_runtime import LIBRARY, load_cuda_runtime
+from tunefarm.devices.gpu_driver import driver
+from tunefarm.measure.cuda_clock import Clock
 from tunefarm.measure.pinning import pin_caller
 from tunefarm.measure.runner import KIND
 
@@ -44,8 +47,8 @@ class Backend(Protocol):
         """
         ...
 
-    def seconds(self, calls: Callable[[], None]) -> float:
-        """That `calls` take, from the first one's start to the last one's end."""
+    def seconds(self, calls: Callable[[], None], number: int) -> float:
+        """That `calls`, `number` of them, take together."""
         ...
 
     def canary(self) -> float:
@@ -70,7 +73,7 @@ class Processor:
     def after_kernel(self) -> None:
         pin_caller()  # a whole model is timed as its users run it, kernels are timed alone
 
-    def seconds(self, calls: Callable[[], None]) -> float:
+    def seconds(self, calls: Callable[[], None], number: int) -> float:
         started = time.perf_counter()
         calls()
         return time.perf_counter() - started
@@ -80,19 +83,21 @@ class Processor:
         time.sleep(_SETTLE_S)
         generator = np.random.default_rng(0)
         left, right = (generator.random((384, 384), dtype=np.float32) for _ in range(2))
-        return _median([self.seconds(lambda: _ignore(left @ right)) for _ in range(7)])
+        return _median([self.seconds(lambda: _ignore(left @ right), 1) for _ in range(7)])
 
     def conditions(self) -> dict[str, float | str]:
         return {}
 
 
 class Gpu:
-    """The first GPU: calls return before they are done, and its own events time them."""
+    """The first GPU that this process sees: calls return before they are done, and its own events time them."""
 
     def __init__(self) -> None:
         load_cuda_runtime()
         self.device = tvm.cuda(0)
-        self._events = _Events()
+        # TVM's runtime has loaded it. On its default stream TVM launches.
+        runtime = ctypes.CDLL(LIBRARY)
+        self._clock = Clock(runtime, lambda stream: tvm_ffi.use_raw_stream(self.device, stream))
         self._copied: tuple[Any, Any] | None = None
         self.device.sync()
 
@@ -103,8 +108,8 @@ class Gpu:
     def after_kernel(self) -> None:
         self.device.sync()
 
-    def seconds(self, calls: Callable[[], None]) -> float:
-        return self._events.seconds(calls)
+    def seconds(self, calls: Callable[[], None], number: int) -> float:
+        return self._clock.seconds(calls, number)
 
     def canary(self) -> float:
         """Of a copy inside its memory."""
@@ -113,7 +118,7 @@ class Gpu:
             made = [tvm.runtime.empty(shape, "uint8", self.device) for _ in range(2)]
             self._copied = (made[0], made[1])
         source, target = self._copied
-        return _median([self.seconds(lambda: _ignore(source.copyto(target))) for _ in range(7)])
+        return _median([self.seconds(lambda: _ignore(source.copyto(target)), 1) for _ in range(7)])
 
     def conditions(self) -> dict[str, float | str]:
         return nvml_conditions()
@@ -134,43 +139,22 @@ def backend(kind: str | None = None) -> Backend:
     return Gpu() if kind == "cuda" else Processor()
 
 
-class _Events:
-    """Two of CUDA's events, on the stream that TVM launches on: the default one."""
-
-    def __init__(self) -> None:
-        self._runtime = ctypes.CDLL(LIBRARY)  # TVM's has loaded it
-        self._pair = [ctypes.c_void_p(), ctypes.c_void_p()]
-        for event in self._pair:
-            self._check(self._runtime.cudaEventCreate(ctypes.byref(event)))
-
-    def seconds(self, calls: Callable[[], None]) -> float:
-        begin, end = self._pair
-        self._check(self._runtime.cudaEventRecord(begin, None))
-        calls()
-        self._check(self._runtime.cudaEventRecord(end, None))
-        self._check(self._runtime.cudaEventSynchronize(end))
-        elapsed_ms = ctypes.c_float()
-        self._check(self._runtime.cudaEventElapsedTime(ctypes.byref(elapsed_ms), begin, end))
-        return elapsed_ms.value * 1e-3
-
-    def _check(self, code: int) -> None:
-        if code:
-            self._runtime.cudaGetErrorString.restype = ctypes.c_char_p
-            words = self._runtime.cudaGetErrorString(code) or b"?"
-            raise RuntimeError(f"CUDA: {words.decode()} ({code})")
-
-
 _NVML_CLOCKS = {"clock_sm_mhz": 1, "clock_memory_mhz": 2}
 
 
 def nvml_conditions() -> dict[str, float | str]:
-    """Of the first GPU, from the driver's management library; empty where there is none."""
+    """Of the first GPU that this process sees, from the driver's management library, which sees all
+    of them; empty where there is none."""
+    here = driver()
+    if here is None or not here.gpus:
+        return {}
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         if nvml.nvmlInit_v2():
             return {}
         handle = ctypes.c_void_p()
-        if nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)):
+        uuid = here.gpus[0].uuid.encode()
+        if nvml.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(handle)):
             return {}
     except (OSError, AttributeError):
         return {}

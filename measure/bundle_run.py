@@ -67,7 +67,9 @@ def run_bundle(
     with tempfile.TemporaryDirectory(prefix="tunefarm-") as directory:
         root = Path(directory)
         requests = unpack_files(path, bundle, root)
-        runs = runner or Runner(device.cores, _memory(requests), kind=device.target.kind)
+        runs = runner or Runner(
+            device.cores, _memory(requests), kind=device.target.kind, uuid=device.uuid
+        )
         try:
             return _Run(bundle, device, runs, root, report, say).measure(requests)
         finally:

@@ -95,7 +95,7 @@ class Kernel:
                 for arguments in due:
                     kernel(*arguments)
 
-            samples.append(backend().seconds(call) / number)
+            samples.append(backend().seconds(call, number) / number)
         return samples
 
 

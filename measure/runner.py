@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefarm.devices.here import RUNTIME_ONLY
+from tunefarm.devices.here import RUNTIME_ONLY, only
 from tunefarm.errors import Failure, FailureKind, JobFailed
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library, failure_of_death, is_memory_error
@@ -121,13 +121,19 @@ class Runner:
         threads: of the kernels' thread pool.
         gauge: file of the gauge that tells whether all cores are there (`measure.steady`); without
             one nothing waits for them.
-        kind: of the device: ``llvm`` for the processor, ``cuda`` for the first GPU.
+        kind: of the device: ``llvm`` for the processor, ``cuda`` for a GPU.
+        uuid: which GPU; "" for the first.
     """
 
     def __init__(
-        self, threads: int, memory_bytes: int, gauge: Path | None = None, kind: str = "llvm"
+        self,
+        threads: int,
+        memory_bytes: int,
+        gauge: Path | None = None,
+        kind: str = "llvm",
+        uuid: str = "",
     ) -> None:
-        self._environment = {**RUNTIME_ONLY, **thread_env(threads), KIND: kind}
+        self._environment = {**RUNTIME_ONLY, **thread_env(threads), KIND: kind, **only(uuid)}
         if gauge is not None:
             self._environment[VARIABLE] = str(gauge)
         # A GPU's driver reserves far more addresses than there is memory.

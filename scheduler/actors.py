@@ -216,11 +216,9 @@ class MeasureWorker(Worker):
         super().__init__(away)
         kind = device.target.kind
         self._on_gpu = kind == "cuda"
-        if kind == "llvm":  # a GPU's time is its own
-            gauge = gauge or roof_path(Home.from_environment(), device)
-        self._runner = Runner(
-            device.cores, protocol.memory_bytes, gauge if kind == "llvm" else None, kind
-        )
+        # A GPU's time is its own: nobody takes some of it away.
+        gauge = None if self._on_gpu else gauge or roof_path(Home.from_environment(), device)
+        self._runner = Runner(device.cores, protocol.memory_bytes, gauge, kind, device.uuid)
         self._lock, self._job = DeviceLock(device), job
         self._protocol = protocol
         self._since = protocol.canary_every

@@ -119,8 +119,10 @@ class LocalTuner:
         """Tune until the trials or the time are spent."""
         started = time.monotonic()
         builders = [Builder(self.protocol.compile_limit_s) for _ in range(self.limits.builders)]
-        kind = self.device.target.kind
-        runner = Runner(self.device.cores, self.protocol.memory_bytes, self.gauge, kind)
+        device = self.device
+        runner = Runner(
+            device.cores, self.protocol.memory_bytes, self.gauge, device.target.kind, device.uuid
+        )
         with ThreadPoolExecutor(len(builders) + 2) as pool:
             try:
                 # The other builders start with their first build: three compilers that are imported

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tunefarm.devices.gpu import arch_of, completed
-from tunefarm.devices.gpu_driver import Driver, gpu_misfits
+from tunefarm.devices.gpu_driver import Driver, Gpu, gpu_misfits
 from tunefarm.devices.target import make_target, parse_target
 from tunefarm.errors import UnsupportedTarget
 
@@ -31,18 +31,22 @@ def test_an_architecture_that_is_not_known_is_refused(text: str) -> None:
         completed(parse_target(text))
 
 
+def _gpus(*archs: tuple[int, int]) -> tuple[Gpu, ...]:
+    return tuple(Gpu(arch, f"GPU-{number}") for number, arch in enumerate(archs))
+
+
 @pytest.mark.parametrize(
     ("arch", "cuda", "here", "words"),
     [
-        ("sm_80", 13, Driver(13, ((8, 0),)), []),
-        ("sm_80", 12, Driver(13, ((8, 6),)), []),
-        ("sm_80", 13, Driver(13, ((8, 9), (7, 5))), []),
-        ("sm_80", 13, Driver(13, ((7, 5), (8, 9))), ["first GPU is sm_75"]),
-        ("sm_86", 13, Driver(13, ((8, 0),)), ["sm_80"]),
-        ("sm_80", 13, Driver(13, ((9, 0),)), ["sm_90"]),
-        ("sm_90a", 13, Driver(12, ((9, 0),)), ["driver for CUDA 13"]),
-        ("sm_120", 13, Driver(12, ((8, 0),)), ["sm_80", "CUDA 13"]),
-        ("sm_80", 13, Driver(13, ()), ["shows none"]),
+        ("sm_80", 13, Driver(13, _gpus((8, 0))), []),
+        ("sm_80", 12, Driver(13, _gpus((8, 6))), []),
+        ("sm_80", 13, Driver(13, _gpus((8, 9), (7, 5))), []),
+        ("sm_80", 13, Driver(13, _gpus((7, 5), (8, 9))), ["first GPU is sm_75"]),
+        ("sm_86", 13, Driver(13, _gpus((8, 0))), ["sm_80"]),
+        ("sm_80", 13, Driver(13, _gpus((9, 0))), ["sm_90"]),
+        ("sm_90a", 13, Driver(12, _gpus((9, 0))), ["driver for CUDA 13"]),
+        ("sm_120", 13, Driver(12, _gpus((8, 0))), ["sm_80", "CUDA 13"]),
+        ("sm_80", 13, Driver(13, _gpus()), ["shows none"]),
     ],
 )
 def test_machine_code_runs_on_later_ones_of_its_major_version(arch, cuda, here, words) -> None:

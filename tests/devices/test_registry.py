@@ -1,16 +1,24 @@
 from __future__ import annotations
 
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.command import tunefarm
 from tunefarm.devices.device import Device, device_from_dict
+from tunefarm.devices.gpu_driver import Driver, Gpu
+from tunefarm.devices.here import identified
 from tunefarm.devices.lock import DeviceLock
-from tunefarm.devices.registry import device_for, register, registered
+from tunefarm.devices.registry import (
+    device_for,
+    probe_and_register,
+    register,
+    registered,
+)
 from tunefarm.devices.standing import Use, check_free, set_standing, standing
-from tunefarm.devices.target import parse_target
+from tunefarm.devices.target import Target, parse_target
 from tunefarm.errors import NoDevice
 from tunefarm.home import Home
 
@@ -25,6 +33,32 @@ def test_a_damaged_registration_is_passed_over(home: Home, device: Device) -> No
     register(home, device)
     (home.devices / "other.json").write_text("{")
     assert registered(home) == (device,)
+
+
+def test_every_gpu_of_a_machine_is_a_device(
+    home: Home, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a driver of paper: two GPUs of a kind, and one that its runtime cannot use."""
+    gpus = tuple(Gpu((9, 0), f"GPU-{number}") for number in range(3))
+    target = parse_target("cuda:arch=sm_90")
+
+    def here(wanted: Target, uuid: str) -> Device:
+        if uuid == "GPU-1":
+            raise NoDevice("it has fallen off the bus")
+        gpu = replace(device, sku="H", target=target, uuid=uuid)
+        return device_from_dict(identified(gpu, "cuda-sm_90"))
+
+    monkeypatch.setattr("tunefarm.devices.gpu_driver.driver", lambda: Driver(13, gpus))
+    monkeypatch.setattr("tunefarm.devices.here.device_here", here)
+    monkeypatch.setattr("tunefarm.devices.registry.probe", lambda: (device,))
+    found = probe_and_register(home)
+    assert [one.uuid for one in found] == ["", "GPU-0", "GPU-2"]
+    assert len({one.id for one in found}) == 3
+    assert len({one.fingerprint for one in found}) == 2, "results of two of a kind are comparable"
+    assert set(registered(home)) == set(found)
+    first = device_for(target, found)
+    assert DeviceLock(first, home.root).acquire({"job": "one"})
+    assert DeviceLock(found[2], home.root).acquire({"job": "another"}), "each has its own lock"
 
 
 def test_no_device_says_what_there_is(device: Device) -> None:

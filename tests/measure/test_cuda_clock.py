@@ -1,0 +1,163 @@
+"""Timing on a GPU of paper, which says when it is asked for something out of order."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tunefarm.measure.cuda_clock import Clock, CudaError
+
+BEGINNING_S = 5e-6
+"""What Python takes to begin a call."""
+NOT_PERMITTED = 900
+
+
+class Runtime:
+    """CUDA's runtime library, as far as a clock uses it; every function is an attribute, as of a
+    library."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.made: dict[int, str] = {}
+        self.times: dict[int, float] = {}
+        self.graphs: dict[int, list[float]] = {}
+        self.capturing: list[float] | None = None
+        self.stream: int | None = None
+        self.launched: list[int | None] = []
+        self.errors = {NOT_PERMITTED: b"operation not permitted when stream is capturing"}
+        for name in dir(Runtime):
+            if name.startswith("do_"):
+                setattr(self, "cuda" + name.removeprefix("do_"), partial(getattr(self, name)))
+
+    def kernel(self, seconds: float) -> None:
+        """What a call of a kernel comes to."""
+        if self.stream is not None:
+            assert self.capturing is not None, "launched on a stream that nobody waits for"
+            self.capturing.append(seconds)
+            return
+        self.launched.append(None)
+        self.now_s += max(seconds, BEGINNING_S)
+
+    def wait(self) -> None:
+        """A kernel that waits, which cannot be captured."""
+        if self.capturing is not None:
+            raise CudaError("waits")
+        self.kernel(1e-6)
+
+    @contextmanager
+    def on_stream(self, stream: ctypes.c_void_p) -> Iterator[None]:
+        self.stream = stream.value
+        try:
+            yield
+        finally:
+            self.stream = None
+
+    def _new(self, kind: str, place: Any) -> int:
+        place._obj.value = len(self.made) + 1
+        self.made[len(self.made) + 1] = kind
+        return 0
+
+    def do_EventCreate(self, event: Any) -> int:  # noqa: N802 - named as in the library
+        return self._new("event", event)
+
+    def do_StreamCreateWithFlags(self, stream: Any, flags: int) -> int:  # noqa: N802
+        return self._new("stream", stream)
+
+    def do_EventRecord(self, event: Any, stream: Any) -> int:  # noqa: N802
+        self.times[event.value] = self.now_s
+        return 0
+
+    def do_EventSynchronize(self, event: Any) -> int:  # noqa: N802
+        return 0
+
+    def do_EventElapsedTime(self, place: Any, begin: Any, end: Any) -> int:  # noqa: N802
+        place._obj.value = (self.times[end.value] - self.times[begin.value]) * 1e3
+        return 0
+
+    def do_StreamBeginCapture(self, stream: Any, mode: int) -> int:  # noqa: N802
+        assert self.capturing is None
+        self.capturing = []
+        return 0
+
+    def do_StreamEndCapture(self, stream: Any, graph: Any) -> int:  # noqa: N802
+        assert self.capturing is not None
+        captured, self.capturing = self.capturing, None
+        self._new("graph", graph)
+        self.graphs[graph._obj.value] = captured
+        return 0
+
+    def do_GraphInstantiate(self, ready: Any, graph: Any, flags: Any) -> int:  # noqa: N802
+        self._new("ready", ready)
+        self.graphs[ready._obj.value] = self.graphs[graph.value]
+        return 0
+
+    def do_GraphLaunch(self, ready: Any, stream: Any) -> int:  # noqa: N802
+        assert self.made[ready.value] == "ready"
+        self.launched.append(ready.value)
+        self.now_s += BEGINNING_S + sum(self.graphs[ready.value])
+        return 0
+
+    def do_StreamSynchronize(self, stream: Any) -> int:  # noqa: N802
+        return 0
+
+    def do_GraphExecDestroy(self, ready: Any) -> int:  # noqa: N802
+        return 0 if self.made.pop(ready.value) == "ready" else 1
+
+    def do_GraphDestroy(self, graph: Any) -> int:  # noqa: N802
+        return 0 if self.made.pop(graph.value) == "graph" else 1
+
+    def do_GetLastError(self) -> int:  # noqa: N802
+        return 0
+
+    def do_GetErrorString(self, code: int) -> bytes:  # noqa: N802
+        return self.errors[code]
+
+
+@pytest.fixture
+def runtime() -> Runtime:
+    return Runtime()
+
+
+@pytest.fixture
+def clock(runtime: Runtime) -> Clock:
+    return Clock(runtime, runtime.on_stream)
+
+
+def several(call: Callable[[], None], number: int) -> Callable[[], None]:
+    def calls() -> None:
+        for _ in range(number):
+            call()
+
+    return calls
+
+
+def test_what_takes_long_is_timed_as_it_is_called(runtime: Runtime, clock: Clock) -> None:
+    taken = clock.seconds(several(lambda: runtime.kernel(100e-6), 10), 10)
+    assert taken == pytest.approx(10 * 100e-6, rel=1e-4)
+    assert runtime.launched == [None] * 10, "called once, and not replayed"
+
+
+def test_what_is_over_before_the_next_is_begun_is_replayed(runtime: Runtime, clock: Clock) -> None:
+    taken = clock.seconds(several(lambda: runtime.kernel(2e-6), 50), 50)
+    assert taken == pytest.approx(50 * 2e-6 + BEGINNING_S, rel=1e-4), "and not fifty times five"
+    first, second = runtime.launched[50:]
+    assert first == second, "one launch before the one that is timed"
+    assert set(runtime.made.values()) == {"event", "stream"}, "nothing is left"
+
+
+def test_what_cannot_be_captured_is_timed_as_it_is_called(runtime: Runtime, clock: Clock) -> None:
+    taken = clock.seconds(several(runtime.wait, 4), 4)
+    assert taken == pytest.approx(4 * BEGINNING_S, rel=1e-4)
+    assert runtime.capturing is None
+    assert clock.seconds(several(lambda: runtime.kernel(2e-6), 50), 50) < 50 * 3e-6
+
+
+def test_what_the_runtime_says_is_passed_on(runtime: Runtime, clock: Clock) -> None:
+    runtime.cudaEventSynchronize = lambda event: NOT_PERMITTED  # type: ignore[attr-defined]
+    with pytest.raises(CudaError, match=r"EventSynchronize: operation not permitted .* \(900\)"):
+        clock.seconds(lambda: runtime.kernel(1e-3), 1)
