@@ -7,7 +7,6 @@ import re
 import uuid
 from dataclasses import dataclass
 
-
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """Environment variable that names the GPUs which a process sees; the first of them is its own."""
 

@@ -90,7 +90,8 @@ class Processor:
 
 
 class Gpu:
-    """The first GPU that this process sees: calls return before they are done, and its own events time them."""
+    """The first GPU that this process sees: calls return before they are done, and its own clock
+    times them."""
 
     def __init__(self) -> None:
         load_cuda_runtime()

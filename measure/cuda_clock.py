@@ -27,8 +27,8 @@ class Clock:
 
     Args:
         runtime: CUDA's runtime library.
-        on_stream: makes whatever is called inside launch on a stream, instead of on the default
-            one.
+        on_stream: makes whatever is called inside launch on the stream of that address, instead of
+            on the default one.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Clock:
         graph = ctypes.c_void_p()
         self._do("StreamBeginCapture", self._stream, _THREAD_LOCAL)
         try:
-            with self._on_stream(self._stream):
+            with self._on_stream(self._stream.value):
                 calls()
         finally:  # or nothing could be launched on it any more
             self._do("StreamEndCapture", self._stream, ctypes.byref(graph))

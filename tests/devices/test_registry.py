@@ -57,8 +57,10 @@ def test_every_gpu_of_a_machine_is_a_device(
     assert len({one.fingerprint for one in found}) == 2, "results of two of a kind are comparable"
     assert set(registered(home)) == set(found)
     first = device_for(target, found)
-    assert DeviceLock(first, home.root).acquire({"job": "one"})
-    assert DeviceLock(found[2], home.root).acquire({"job": "another"}), "each has its own lock"
+    locks = [DeviceLock(one, home.root) for one in (first, found[2])]
+    assert [lock.acquire({"job": "any"}) for lock in locks] == [True, True], "each has its own"
+    for lock in locks:
+        lock.release()
 
 
 def test_no_device_says_what_there_is(device: Device) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -50,8 +49,8 @@ class Runtime:
         self.kernel(1e-6)
 
     @contextmanager
-    def on_stream(self, stream: ctypes.c_void_p) -> Iterator[None]:
-        self.stream = stream.value
+    def on_stream(self, stream: int) -> Iterator[None]:
+        self.stream = stream
         try:
             yield
         finally:
@@ -62,59 +61,59 @@ class Runtime:
         self.made[len(self.made) + 1] = kind
         return 0
 
-    def do_EventCreate(self, event: Any) -> int:  # noqa: N802 - named as in the library
+    def do_EventCreate(self, event: Any) -> int:
         return self._new("event", event)
 
-    def do_StreamCreateWithFlags(self, stream: Any, flags: int) -> int:  # noqa: N802
+    def do_StreamCreateWithFlags(self, stream: Any, flags: int) -> int:
         return self._new("stream", stream)
 
-    def do_EventRecord(self, event: Any, stream: Any) -> int:  # noqa: N802
+    def do_EventRecord(self, event: Any, stream: Any) -> int:
         self.times[event.value] = self.now_s
         return 0
 
-    def do_EventSynchronize(self, event: Any) -> int:  # noqa: N802
+    def do_EventSynchronize(self, event: Any) -> int:
         return 0
 
-    def do_EventElapsedTime(self, place: Any, begin: Any, end: Any) -> int:  # noqa: N802
+    def do_EventElapsedTime(self, place: Any, begin: Any, end: Any) -> int:
         place._obj.value = (self.times[end.value] - self.times[begin.value]) * 1e3
         return 0
 
-    def do_StreamBeginCapture(self, stream: Any, mode: int) -> int:  # noqa: N802
+    def do_StreamBeginCapture(self, stream: Any, mode: int) -> int:
         assert self.capturing is None
         self.capturing = []
         return 0
 
-    def do_StreamEndCapture(self, stream: Any, graph: Any) -> int:  # noqa: N802
+    def do_StreamEndCapture(self, stream: Any, graph: Any) -> int:
         assert self.capturing is not None
         captured, self.capturing = self.capturing, None
         self._new("graph", graph)
         self.graphs[graph._obj.value] = captured
         return 0
 
-    def do_GraphInstantiate(self, ready: Any, graph: Any, flags: Any) -> int:  # noqa: N802
+    def do_GraphInstantiate(self, ready: Any, graph: Any, flags: Any) -> int:
         self._new("ready", ready)
         self.graphs[ready._obj.value] = self.graphs[graph.value]
         return 0
 
-    def do_GraphLaunch(self, ready: Any, stream: Any) -> int:  # noqa: N802
+    def do_GraphLaunch(self, ready: Any, stream: Any) -> int:
         assert self.made[ready.value] == "ready"
         self.launched.append(ready.value)
         self.now_s += BEGINNING_S + sum(self.graphs[ready.value])
         return 0
 
-    def do_StreamSynchronize(self, stream: Any) -> int:  # noqa: N802
+    def do_StreamSynchronize(self, stream: Any) -> int:
         return 0
 
-    def do_GraphExecDestroy(self, ready: Any) -> int:  # noqa: N802
+    def do_GraphExecDestroy(self, ready: Any) -> int:
         return 0 if self.made.pop(ready.value) == "ready" else 1
 
-    def do_GraphDestroy(self, graph: Any) -> int:  # noqa: N802
+    def do_GraphDestroy(self, graph: Any) -> int:
         return 0 if self.made.pop(graph.value) == "graph" else 1
 
-    def do_GetLastError(self) -> int:  # noqa: N802
+    def do_GetLastError(self) -> int:
         return 0
 
-    def do_GetErrorString(self, code: int) -> bytes:  # noqa: N802
+    def do_GetErrorString(self, code: int) -> bytes:
         return self.errors[code]
 
 
