@@ -52,9 +52,12 @@ def _gpu(library: ctypes.CDLL, number: int) -> Gpu:
     for attribute in (_MAJOR, _MINOR):
         library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         found.append(value.value)
-    name = (ctypes.c_ubyte * 16)()
-    library.cuDeviceGetUuid_v2(name, device)
-    return Gpu((found[0], found[1]), f"GPU-{uuid.UUID(bytes=bytes(name))}")
+    identity, name = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(256)
+    library.cuDeviceGetUuid_v2(identity, device)
+    library.cuDeviceGetName(name, len(name), device)
+    # An instance of a GPU that is shared out (MIG) goes by a name of its own.
+    kind = "MIG" if b" MIG " in name.value else "GPU"
+    return Gpu((found[0], found[1]), f"{kind}-{uuid.UUID(bytes=bytes(identity))}")
 
 
 def gpu_misfits(arch: str, cuda: int, here: Driver | None = None) -> list[str]:
