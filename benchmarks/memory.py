@@ -21,7 +21,7 @@ from typing import Any
 
 from kernels import KERNELS, Kernel, _model, imported
 from onnx import helper
-from turns import in_turns
+from turns import in_turns, once
 
 from tunefarm.devices.cpu import usable_cores
 from tunefarm.devices.probe import probe
@@ -100,15 +100,11 @@ def timed(built: dict[str, Any], rounds: int) -> dict[str, list[list[float]]]:
             module = tvm.runtime.load_module(str(library))
             module["kernel"](*arguments)
             timer = module.time_evaluator("kernel", tvm.cpu(), number=1, repeat=1)
-            calls[name, library] = partial(_timed, timer, arguments)
+            calls[name, library] = partial(once, timer, arguments)
     found: dict[str, list[list[float]]] = {}
     for (name, _), samples in in_turns(calls, rounds).items():
         found.setdefault(name, []).append(samples)
     return found
-
-
-def _timed(timer: Any, arguments: list[Any]) -> float:
-    return float(timer(*arguments).mean)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels import KERNELS, Kernel, imported
-from turns import in_turns
+from turns import in_turns, once
 
 from tunefarm.devices.cpu import usable_cores
 from tunefarm.devices.device import Device
@@ -126,14 +126,10 @@ def fastest_chains(device: Device) -> tuple[Callable[[], float], float]:
     for chains in CHAINS:
         module, shapes, work = chained(device.target, chains, STEPS)
         tensors = [tvm.runtime.tensor(np.ones(shape, "float32")) for shape in shapes]
-        call = partial(_timed, module.time_evaluator("kernel", tvm.cpu(), number=1), tensors)
+        call = partial(once, module.time_evaluator("kernel", tvm.cpu(), number=1), tensors)
         found.append((work / min(call() for _ in range(20)), call, work))
     _, call, work = max(found, key=lambda one: one[0])
     return call, work
-
-
-def _timed(timer: Any, tensors: Any) -> float:
-    return float(timer(*tensors).mean)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Hashable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tunefarm.measure.pinning import pin_caller
 from tunefarm.measure.steady import steady_from_environment
+
+
+def once(timer: Any, arguments: list[Any]) -> float:
+    """Seconds of a call, by a `time_evaluator`."""
+    return float(timer(*arguments).mean)
+
 
 Name = TypeVar("Name", bound=Hashable)
 

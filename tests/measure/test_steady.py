@@ -118,3 +118,17 @@ def test_a_gauge_without_its_library_is_none(tmp_path: Path) -> None:
     found = gauge_from_file(path)
     assert found is not None
     assert found.shapes == ((2, 16),)
+
+
+@pytest.mark.tvm
+def test_a_screening_is_prepared_once_a_long_disturbance_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tunefarm.measure import serve
+    from tunefarm.measure.facts import KernelFacts
+    from tunefarm.measure.runner import Prepare
+
+    machine = Machine((0.0, 8.0))
+    monkeypatch.setattr(serve, "_STEADY", machine.steady())
+    serve.serve(Prepare(KernelFacts("k", (), 0.0, tmp_path / "none.npz"), ()))
+    assert 8.0 <= machine.now < 8.1

@@ -21,10 +21,13 @@ SKETCHES = ((Knob(KnobKind.TILE, 3, 64), Knob(KnobKind.CHOICE, 4)), ())
 
 
 def proposer(
-    strategy: str, earlier: tuple[Candidate, ...] = (), space: Space | None = None
+    strategy: str,
+    earlier: tuple[Candidate, ...] = (),
+    space: Space | None = None,
+    task: str = "00aa",
 ) -> Proposer:
     space = space or PaperSpace(SKETCHES)
-    return Proposer("00aa", TARGET, "tc", space, strategy, Ranker(), 0, earlier)
+    return Proposer(task, TARGET, "tc", space, strategy, Ranker(), 0, earlier)
 
 
 @pytest.mark.parametrize("strategy", ["random", "evolutionary", "tpe", "portfolio"])
@@ -50,6 +53,15 @@ def test_a_resumed_search_goes_on_with_new_candidates(strategy: str) -> None:
     more = second.propose(6, [c.id for c in made[3:]])
     assert more, "a kernel that is not used up must go on"
     assert not {c.id for c in more} & {c.id for c in made}
+
+
+def test_every_kernel_draws_its_own_numbers() -> None:
+    """Else one unlucky draw is every kernel's."""
+
+    def drawn(task: str) -> list[str]:
+        return [one.trace for one in proposer("random", task=task).propose(6, [])]
+
+    assert drawn("00aa") == drawn("00aa") != drawn("00bb")
 
 
 def test_a_result_told_twice_counts_once() -> None:
