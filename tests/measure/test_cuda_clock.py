@@ -45,7 +45,7 @@ class Runtime:
     def wait(self) -> None:
         """A kernel that waits, which cannot be captured."""
         if self.capturing is not None:
-            raise CudaError("waits")
+            raise RuntimeError("TVM's own words")
         self.kernel(1e-6)
 
     @contextmanager
