@@ -55,8 +55,6 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/compare.py kernels.json
 	$(BIN)/python benchmarks/both.py both.json
-	$(BIN)/python benchmarks/peak.py kernels.json
-	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/hardware_model.py points.json
 	$(BIN)/python benchmarks/transfer.py transfer.json
 	$(BIN)/python benchmarks/networks.py networks.json --plot networks.png

@@ -1,15 +1,17 @@
 """tunefarm against the reference tuner, kernel by kernel.
 
     python benchmarks/compare.py RESULTS.json [--seeds 3] [--trials 64] [--kernels A,B]
-                                 [--tuners A,B] [--table]
+                                 [--tuners A,B] [--warm-seeds 1] [--table]
 
 The reference is TVM's own MetaSchedule: same compiler, machine, target, threads, trials and seeds;
 each run in a process of its own, one after another. A run that is in RESULTS.json already is not
 done again, so an interrupted comparison goes on where it stood. `--table` only prints the tables.
 
 Where both tuners have run, every tuner's best schedule of every seed is built anew and timed by one
-harness, interleaved in fresh processes, with ONNX Runtime in turns beside them: one process of each
-kernel after another, and that several times, for the machine's slow phases last for minutes.
+harness, interleaved in fresh processes, with the machine's roofs just before and just after and ONNX
+Runtime in turns beside them: one process of each kernel after another, and that several times, for
+the machine's slow phases last for minutes. Ratios are taken within a pass; of the passes the median
+counts.
 """
 
 from __future__ import annotations
@@ -28,6 +30,16 @@ from pathlib import Path
 from typing import Any
 
 from kernels import KERNELS, Kernel, imported
+from roofs import (
+    MULTIPLY_ADDS,
+    SUM,
+    Entrants,
+    Roof,
+    before_and_after,
+    multiply_adds,
+    plain_sum,
+    speeds,
+)
 
 from tunefarm.devices.cpu import conditions, cpu_model, usable_cores
 from tunefarm.devices.device import Device
@@ -43,7 +55,6 @@ from tunefarm.measure.runner import RaceRequest, Runner, ScreenRequest
 HERE = Path(__file__).parent
 TUNERS = ("tunefarm", "metaschedule-warm", "metaschedule")
 FINAL_PASSES = 5
-ROOF_PROCESSES = 3
 
 
 def main() -> None:
@@ -107,7 +118,6 @@ def compare(
     measure_roof(home, device)
     gauge = roof_path(home, device)
     programs = {k.name: imported(k, directory / k.name, device.target) for k in kernels}
-    roofs(store, programs)
     for seed in range(max(seeds.values())):
         for kernel in kernels:
             program, task = programs[kernel.name]
@@ -120,6 +130,11 @@ def compare(
                     log(f"{kernel.name} {tuner} seed {seed}: {summary(run, task)}")
     due = [kernel for kernel in kernels if is_due(store.data, kernel)]
     entrants = {k.name: built(store, k, *programs[k.name], device, directory / k.name) for k in due}
+    peak = multiply_adds(device, directory) if due else []
+    roofs = {
+        k.name: [*peak, plain_sum(device, programs[k.name][1].bytes, directory / k.name)]
+        for k in due
+    }
     for number in range(FINAL_PASSES):
         for kernel in due:
             names = {name for name, _ in entrants[kernel.name][1]}
@@ -127,8 +142,11 @@ def compare(
             if names <= set(kept):
                 continue
             model = directory / kernel.name / f"{kernel.name}.onnx"
-            found = timed(entrants[kernel.name], model, device, gauge, number)
+            found, roof = timed(
+                entrants[kernel.name], roofs[kernel.name], model, device, gauge, number
+            )
             log(f"{kernel.name} ms: { {n: round(s * 1e3, 4) for n, s in found.items()} }")
+            store.put("roofs", kernel.name, str(number), value=roof)
             store.put("processes", kernel.name, str(number), value=found)
     for kernel in due:
         of, task = store.data["processes"][kernel.name].values(), programs[kernel.name][1]
@@ -162,29 +180,6 @@ def best_of(run: dict[str, Any]) -> float | None:
     return min((latency for _, latency, _ in run["results"] if latency), default=None)
 
 
-def roofs(store: Store, programs: dict[str, tuple[Program, TuningTask]]) -> None:
-    """Bandwidths of footprints that are known stay, so that kernels can be added."""
-    known = store.data.get("roofline", {"gflops": 0.0, "gbytes_per_s": {}})
-    sizes = sorted({str(task.bytes) for _, task in programs.values()} - set(known["gbytes_per_s"]))
-    if not sizes:
-        return
-    found = []
-    for _ in range(ROOF_PROCESSES):  # a roof is what can be reached: one disturbed run is none
-        done = subprocess.run(
-            [sys.executable, str(HERE / "roofline.py"), *sizes],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        found.append(json.loads(done.stdout))
-    speeds = {size: max(one["gbytes_per_s"][size] for one in found) for size in sizes}
-    roof = {
-        "gflops": max(one["gflops"] for one in (*found, known)),
-        "gbytes_per_s": {**known["gbytes_per_s"], **speeds},
-    }
-    store.put("roofline", value=roof)
-
-
 def tune(
     tuner: str,
     program: Program,
@@ -216,7 +211,6 @@ def tune(
     return run
 
 
-Entrants = tuple[KernelFacts, tuple[tuple[str, Library], ...]]
 FINAL = Protocol(race_kernel_s=3.0)
 
 
@@ -253,13 +247,21 @@ def built(
 
 
 def timed(
-    entrants: Entrants, model: Path, device: Device, gauge: Path, process: int
-) -> dict[str, float]:
-    """All entrants in one fresh process, then ONNX Runtime: median seconds of a call."""
+    entrants: Entrants,
+    roofs: list[Roof],
+    model: Path,
+    device: Device,
+    gauge: Path,
+    process: int,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """All entrants in one fresh process, with the machine's roofs before and after them, then ONNX
+    Runtime: median seconds of a call, and what the roofs were."""
     runner = Runner(device.cores, FINAL.memory_bytes, gauge)
-    raced = runner.race(RaceRequest((entrants,), FINAL, 40, process))[entrants[0].task]
-    medians = {name: statistics.median(found) for name, found in raced.items()}
-    return {**medians, "onnxruntime": onnxruntime_s(model, device.cores)}
+    raced = runner.race(RaceRequest(before_and_after(roofs, entrants), FINAL, 40, process))
+    runner.close()
+    medians = {n: statistics.median(found) for n, found in raced[entrants[0].task].items()}
+    medians["onnxruntime"] = onnxruntime_s(model, device.cores)
+    return medians, speeds(raced, roofs)
 
 
 def onnxruntime_s(model: Path, threads: int) -> float:
@@ -312,29 +314,36 @@ def geometric(ratios: list[float]) -> str:
 def per_seed(data: dict[str, Any], kernel: str, against: str) -> list[dict[str, float]]:
     """For each seed that both have: ratios of time to the reference's best, quality, rate."""
     rows = []
-    runs, finals = data["runs"][kernel], data["finals"][kernel]
+    runs = data["runs"][kernel]
     for seed, ours in runs["tunefarm"].items():
         theirs = runs.get(against, {}).get(seed)
-        if theirs is None or best_of(theirs) is None or best_of(ours) is None:
+        best = best_of(ours)
+        if theirs is None or best_of(theirs) is None or best is None:
             continue
-        # Judged by the harness that timed both: the goal is the reference's best as it is there.
-        scale = finals[f"tunefarm {seed}"] / (best_of(ours) or 1.0)
-        goal = finals[f"{against} {seed}"]
-        enough = 1.01 * goal / scale
-        reached = next((at for at, s, _ in ours["results"] if s and s <= enough), math.inf)
+        # Judged by the harness that timed both; in the tuner's own seconds that is the goal.
+        slower = beside(data, kernel, f"{against} {seed}", f"tunefarm {seed}")
+        goal = 1.01 * slower * best
+        reached = next((at for at, s, _ in ours["results"] if s and s <= goal), math.inf)
         when = next(at for at, s, _ in theirs["results"] if s == best_of(theirs))
         by_then = [s for at, s, _ in ours["results"] if s and at <= theirs["wall_s"]]
         rows.append(
             {
                 "time": when / reached,  # 0 where it was never reached
-                "trials": goal / finals[f"tunefarm {seed}"],
-                "wall": goal / (min(by_then, default=math.inf) * scale),
+                "trials": slower,
+                "wall": slower * best / min(by_then, default=math.inf),
                 "rate": (len(ours["results"]) / ours["wall_s"])
                 / (len(theirs["results"]) / theirs["wall_s"]),
-                "goal": goal,
+                "ms": data["finals"][kernel][f"{against} {seed}"],
             }
         )
     return rows
+
+
+def beside(data: dict[str, Any], kernel: str, name: str, *others: str) -> float:
+    """How many times as long `name` takes as `others` in the mean: the median of the passes, each
+    of which is a minute of its own."""
+    passes: list[dict[str, float]] = list(data["processes"][kernel].values())
+    return statistics.median(one[name] / middle([one[o] for o in others]) for one in passes)
 
 
 def middle(values: list[float]) -> float:
@@ -364,7 +373,7 @@ def tables(data: dict[str, Any]) -> str:
                     totals[key].append(value)
             finals = data["finals"][kernel]
             ours = middle([finals[f"tunefarm {s}"] for s in data["runs"][kernel]["tunefarm"]])
-            theirs = middle([row["goal"] for row in rows])
+            theirs = middle([row["ms"] for row in rows])
             lines.append(
                 f"| {kernel} | {len(rows)} | {ours * 1e3:.4g} | {theirs * 1e3:.4g} | "
                 + " | ".join(f"{means[key]:.3g}" if means[key] else "never" for key in totals)
@@ -381,20 +390,44 @@ def tables(data: dict[str, Any]) -> str:
         "| ONNX Runtime ms | times faster than it |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    roof = data["roofline"]
     bounds = {kernel.name: kernel.bound for kernel in KERNELS}
     for kernel, finals in data["finals"].items():
         facts = data["kernels"][kernel]
-        ours = middle([s for name, s in finals.items() if name.startswith("tunefarm ")])
+        seeds = [name for name in finals if name.startswith("tunefarm ")]
+        ours = middle([finals[name] for name in seeds])
         flops, moved = facts["flops"] / ours / 1e9, facts["bytes"] / ours / 1e9
-        roof_bytes = roof["gbytes_per_s"][str(facts["bytes"])]
+        of_peak, of_bandwidth = parts_of_roofs(data, kernel)
+        ahead = beside(data, kernel, "onnxruntime", *seeds)
         lines.append(
             f"| {kernel} | {bounds[kernel]} | {ours * 1e3:.4g} | {flops:.0f} | "
-            f"{flops / roof['gflops']:.0%} | {moved:.1f} | {moved / roof_bytes:.0%} | "
-            f"{finals['onnxruntime'] * 1e3:.4g} | {finals['onnxruntime'] / ours:.2f} |"
+            f"{of_peak:.0%} | {moved:.1f} | {of_bandwidth:.0%} | "
+            f"{finals['onnxruntime'] * 1e3:.4g} | {ahead:.2f} |"
         )
-    lines.append(f"\nPeak {roof['gflops']:.1f} GFLOP/s.")
+    peaks = [one[MULTIPLY_ADDS] for k in data["finals"] for one in roofs_of(data, k).values()]
+    low, middle_one, high = (statistics.quantiles(peaks, n=20)[at] / 1e9 for at in (0, 9, 18))
+    lines.append(f"\nPeak {middle_one:.0f} GFLOP/s in the median pass, {low:.0f} to {high:.0f}.")
     return "\n".join(lines)
+
+
+def roofs_of(data: dict[str, Any], kernel: str) -> dict[str, dict[str, float]]:
+    """By pass. Results of a time when the roofs were measured once have those for all passes."""
+    if "roofs" in data:
+        found: dict[str, dict[str, float]] = data["roofs"][kernel]
+        return found
+    once, moved = data["roofline"], str(data["kernels"][kernel]["bytes"])
+    roof = {MULTIPLY_ADDS: once["gflops"] * 1e9, SUM: once["gbytes_per_s"][moved] * 1e9}
+    return dict.fromkeys(data["processes"][kernel], roof)
+
+
+def parts_of_roofs(data: dict[str, Any], kernel: str) -> tuple[float, float]:
+    """Of the peak and of the bandwidth, each pass by the roofs of its own minute: medians."""
+    facts, roofs = data["kernels"][kernel], roofs_of(data, kernel)
+    of_peak, of_bandwidth = [], []
+    for number, found in data["processes"][kernel].items():
+        ours = middle([s for name, s in found.items() if name.startswith("tunefarm ")])
+        of_peak.append(facts["flops"] / ours / roofs[number][MULTIPLY_ADDS])
+        of_bandwidth.append(facts["bytes"] / ours / roofs[number][SUM])
+    return statistics.median(of_peak), statistics.median(of_bandwidth)
 
 
 if __name__ == "__main__":

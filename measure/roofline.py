@@ -156,7 +156,14 @@ def chained(target: Target, chains: int, steps: int) -> tuple[Any, list[tuple[in
 
 
 def _bandwidth(target: Target, footprint: int) -> float:
-    """Bytes a second of reading two arrays and writing a third, `footprint` bytes in all."""
+    """Bytes a second of `summed`."""
+    module, shapes, moved = summed(target, footprint)
+    return moved / _best(module, shapes, max(1, int(2e7 // moved)))
+
+
+def summed(target: Target, footprint: int) -> tuple[Any, list[tuple[int, ...]], float]:
+    """Reading two arrays and writing their sum, about `footprint` bytes in all: a kernel, its
+    arguments' shapes, and the bytes of a call."""
     from tvm import te
     from tvm.s_tir import Schedule
 
@@ -171,5 +178,4 @@ def _bandwidth(target: Target, footprint: int) -> float:
     outer, inner = schedule.get_loops(schedule.get_sblock("c"))
     schedule.parallel(outer)
     schedule.vectorize(schedule.split(inner, [None, machine.lanes])[1])
-    number = max(1, int(2e7 // (12 * count * block)))
-    return 12.0 * count * block / _best(_built(schedule, target), [(count, block)] * 3, number)
+    return _built(schedule, target), [(count, block)] * 3, 12.0 * count * block
