@@ -244,6 +244,23 @@ def windows(path: Path) -> Path:
     return _save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
 
 
+def odd_products(path: Path) -> Path:
+    """Of sizes that no tile divides: alone, with little after it, and with an error function."""
+    weights = _weights(0.2)
+    nodes = [
+        helper.make_node("MatMul", ["a", "b"], ["alone"]),
+        helper.make_node("MatMul", ["a", "w1"], ["m1"]),
+        helper.make_node("Add", ["m1", "r"], ["s1"]),
+        helper.make_node("Relu", ["s1"], ["little"]),
+        helper.make_node("MatMul", ["a", "w2"], ["m2"]),
+        helper.make_node("Erf", ["m2"], ["much"]),
+    ]
+    inputs = [("a", [29, 41]), ("b", [41, 37]), ("r", [29, 35])]
+    outputs = [("alone", [29, 37]), ("little", [29, 35]), ("much", [29, 39])]
+    constants = [("w1", weights(41, 35)), ("w2", weights(41, 39))]
+    return _save(path, nodes, inputs, outputs, constants)
+
+
 def flattened(path: Path) -> Path:
     """What lies between convolutions, channels last, and a dense layer: turned, then one row."""
     nodes = [

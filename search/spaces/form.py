@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -130,6 +131,15 @@ class Reduction:
     @property
     def flops(self) -> float:
         return 2.0 * self.block.points
+
+    @cached_property
+    def operations_after(self) -> int:
+        """Arithmetic of the stages after it, on one element."""
+        found: list[Any] = []
+        kinds = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min, tirx.Select, Call)
+        for stage in self.after:
+            structural_walk(stage.node.body.value, tuple((kind, found.append) for kind in kinds))
+        return len(found)
 
     @property
     def points_written(self) -> int:

@@ -8,6 +8,10 @@ from math import ceil, prod
 
 from tunefarm.search.spaces.form import Reduction
 
+LIGHT = 4
+"""Operations on an element that compilers put into vectors under a comparison of its column. Of an
+error function's polynomial they make a tenth more of a whole product's time."""
+
 
 class Before(enum.StrEnum):
     """Where the stages before the reduction, such as padding, are computed."""
@@ -53,6 +57,12 @@ class Tile:
         """The axes that it does not divide, with the multiple that they are padded to."""
         sizes = tile_sizes(form, self)
         return {axis: size for axis, size in sizes.items() if form.extent(axis) % size}
+
+    def cuts_near(self, form: Reduction) -> bool:
+        """Whether what padding added to the result is cut off inside the outer loop, where it is
+        still in the core's own cache. Needs two loops; and what is computed along with it has to be
+        little, for that gets no vectors of its own there."""
+        return not self.flat and form.operations_after <= LIGHT
 
     @property
     def accumulators(self) -> int:

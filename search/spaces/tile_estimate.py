@@ -12,6 +12,9 @@ from tunefarm.search.spaces.tile import Before, Tile, longest, tile_counts, tile
 # Fitted to some 1600 random points of 45 kernels, on one processor (docs/benchmarks.md).
 OVERLAP = 0.5
 """How much of the shorter of multiplying and loading is not hidden behind the longer."""
+CUT_NEAR = 0.5
+"""Cycles of an element that is cut out of a padded result while it is in a core's own cache; 1 in a
+pass of its own."""
 STORE, FLAT = 4.0, 400.0
 """Cycles to finish an accumulator, and what a tile costs that is a task of its own."""
 
@@ -34,8 +37,10 @@ def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
     cycles += _refetched(form, tile, machine, row_tiles, column_tiles) / machine.bytes_per_cycle
     cycles += _before(form, tile, machine, row_tiles, column_tiles)
     if pads := tile.pads(form):
-        cycles += 1.0 * form.points_written / machine.cores
-        cycles += _other_bytes(form) / 4 / machine.cores if len(pads) > 1 else 0.0
+        cut = CUT_NEAR if tile.cuts_near(form) else 1.0
+        cycles += cut * form.points_written / machine.cores
+        if tile.flat and set(pads) != {form.column}:
+            cycles += _other_bytes(form) / 4 / machine.cores
     if tile.pack and not form.vector.free:
         cycles += 2.0 * prod(form.vector.shape) / machine.cores
     return cycles / 3e9

@@ -19,19 +19,24 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile, maker: Any = None)
     for stage in (*form.copies, *inlined, *form.after[:-1]):
         schedule.compute_inline(schedule.get_sblock(stage.name))
     block = schedule.get_sblock(form.block.name)
-    fills: dict[str, Any] = {}
-    stages: list[Any] = []
-    if padded := bool(tile.pads(form)):
-        fills, cut = _pad(schedule, block, form, tile)
-        stages = [cut]
+    padded = bool(tile.pads(form))
+    fills, cut = _pad(schedule, block, form, tile) if padded else ({}, None)
     if tile.pack:
         _pack(schedule, block, form, tile, maker or fills.pop(form.vector.buffer, None))
-    stages += fills.values()
+    if form.other is not None and form.other.buffer in fills and not tile.flat:
+        # A comparison for each row, outside of the reduction's loop: cheaper than a copy of
+        # everything. In a flat loop it stays inside, and a tile takes half as long again.
+        schedule.compute_inline(fills.pop(form.other.buffer))
     store = schedule.cache_write(block, 0, "local") if padded else _result(schedule, block, form)
     inner = _tile_loops(schedule, store, form, tile)
     schedule.compute_at(block, inner.last, preserve_unit_loops=True)
     if tile.before is Before.LOCAL:
         _compute_locally(schedule, form, tile, inner.last if tile.columns_first else inner.parallel)
+    apart = list(fills.values())
+    if padded and tile.cuts_near(form):
+        schedule.reverse_compute_at(cut, inner.parallel, preserve_unit_loops=True)
+    elif padded:
+        apart.append(cut)
     schedule.parallel(inner.parallel)
     _vectorise(schedule, inner.column, tile)
     for loop in inner.rows:
@@ -40,7 +45,7 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile, maker: Any = None)
     for stage in form.before if tile.before is Before.APART else ():
         lanes = 1 if stage.branches else tile.lanes
         schedule_elementwise(schedule, schedule.get_sblock(stage.name), lanes)
-    for one in stages:
+    for one in apart:
         schedule_elementwise(schedule, one, tile.lanes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,24 +112,35 @@ def test_one_long_row_is_shared_out(target, workers, tmp_path: Path) -> None:
         bench.check(proposal, str(number))
 
 
-def test_sizes_without_divisors_are_padded(
-    kernels: Program, target, workers, tmp_path: Path
-) -> None:
-    from tunefarm.search.spaces.hardware import hardware
+def test_products_of_odd_sizes_are_filled_up(target, workers, tmp_path: Path) -> None:
+    """Rows, columns or both; in every order of the loops; what is cut off again inside them, or
+    where much follows the product, in a pass of its own."""
     from tunefarm.search.spaces.register_tile import RegisterTileSpace, register_tile_space
 
-    odd = next(t for t in kernels.tasks if t.args[-1].shape == (29, 37))
-    bench = Bench(kernels, odd, target, workers, tmp_path)
-    space = register_tile_space(bench.workload, target)
-    assert isinstance(space, RegisterTileSpace)
-    known = sorted(space.modelled(), key=lambda one: one.seconds)
-    lanes = hardware(target).lanes
-    padded = [one for one in known if f"lanes={lanes} " in _note_of(space, one.point)]
-    assert padded, "37 columns are no multiple of a vector"
-    for number, one in enumerate(padded[:: max(1, len(padded) // 6)]):
-        proposal = space.realise(one.point, 0)
-        assert proposal is not None
-        bench.check(proposal, str(number))
+    program = imported(tmp_path, models.odd_products(tmp_path / "odd.onnx"), target)
+    near, filled = set(), set()
+    for task in program.tasks:
+        bench = Bench(program, task, target, workers, tmp_path)
+        space = register_tile_space(bench.workload, target)
+        assert isinstance(space, RegisterTileSpace)
+        ways: dict[tuple[Any, ...], Point] = {}
+        for one in sorted(space.modelled(), key=lambda one: one.seconds):
+            tile = space._tile(one.point.values)
+            assert tile is not None
+            if pads := tile.pads(space._form):
+                order = (tile.columns_first, tile.flat, tile.pack)
+                ways.setdefault((tuple(pads), *order), one.point)
+                near.add((task.args[-1].shape, tile.flat, tile.cuts_near(space._form)))
+        filled |= {pads for pads, *_ in ways}
+        for number, point in enumerate(ways.values()):
+            proposal = space.realise(point, 0)
+            assert proposal is not None
+            bench.check(proposal, str(number))
+    assert filled == {(0,), (1,), (1, 0)}
+    cut_near = {(29, 37): True, (29, 35): True, (29, 39): False}
+    assert near == {
+        (s, flat, n and not flat) for s, n in cut_near.items() for flat in (True, False)
+    }
 
 
 def test_padding_is_right_wherever_it_is_computed(
@@ -154,13 +166,6 @@ def test_padding_is_right_wherever_it_is_computed(
             bench.check(proposal, str(number))
             checked.add((task.name, before))
     assert {before for _, before in checked} == {"apart", "inline", "local"}
-
-
-def _note_of(space, point: Point) -> str:
-    from tunefarm.search import replay
-
-    proposal = space.realise(point, 0)
-    return (replay.completed_by(proposal.trace) or "") + " "
 
 
 @pytest.mark.parametrize(
