@@ -1,6 +1,6 @@
 """The machine's roofs as entrants: raced as kernels are, in the same processes and minutes.
 
-A shared machine's speed changes by the hour, its memory's by two, so that a kernel's part of a roof
+A shared machine's speed changes by the hour, its memory's twofold, so that a kernel's part of a roof
 of another hour says little. Multiply-adds that never leave the registers, and the plain sum of two
 arrays that is as large as a kernel's arguments, race just before its schedules and just after.
 """
