@@ -244,6 +244,16 @@ def windows(path: Path) -> Path:
     return _save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
 
 
+def joined_heads(path: Path) -> Path:
+    """What follows attention: three heads of 24 beside each other again."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["t", "joined"], ["y"]),
+    ]
+    joined = ("joined", np.array([1, 10, 72]))
+    return _save(path, nodes, [("x", [1, 3, 10, 24])], [("y", [1, 10, 72])], [joined])
+
+
 def odd_products(path: Path) -> Path:
     """Of sizes that no tile divides: alone, with little after it, and with an error function."""
     weights = _weights(0.2)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from math import log2, prod
 from typing import Any
 
+from tvm import tirx
+from tvm.ir import Range
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal, structural_walk
@@ -22,10 +24,14 @@ from tunefarm.search import replay
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Stage, conditions, stages_of, stride
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
+from tunefarm.search.spaces.tile import divisors
+from tunefarm.search.splice import renamed
 from tunefarm.search.streaming import may_stream, stream_stores
 
 SCALAR, BRANCH, LINE = 1.5, 0.6, 16
 """Cycles of an element alone, of one that a condition decides on; elements of a cache line."""
+SHORTEST = 4
+"""Elements that are worth a vector."""
 WHOLE = 32
 """Vectors of a last axis that is unrolled whole: conditions on it are then decided beforehand."""
 SMALL = 64 << 10
@@ -45,7 +51,8 @@ class Chain:
         flat: every operand lies like the result, so that all axes are one.
         crossed: the axis along which an operand is contiguous that the last axis is not; None
             where there is none.
-        vectors: along the last axis every operand is contiguous or the same.
+        run: elements of the last axis that in every operand lie together, or are one and the same:
+            all of it, or those from each multiple of `run` to the next (heads that are joined).
         bytes: that are read and written.
     """
 
@@ -53,7 +60,7 @@ class Chain:
     last: Stage
     flat: bool
     crossed: int | None
-    vectors: bool
+    run: int
     bytes: int
 
     @property
@@ -141,13 +148,34 @@ def _chain(inlined: tuple[str, ...], last: Stage) -> Chain | None:
         last,
         flat,
         crossed[0] if crossed else None,
-        all(of[-1] in (0, 1) for of in strides),
+        _run(last, loads),
         _width(store.buffer) * last.points
         + sum(
             _width(load.source) * _read(last, load, of)
             for load, of in zip(loads, strides, strict=True)
         ),
     )
+
+
+def _run(last: Stage, loads: list[Any]) -> int:
+    """See `Chain.run`; 1 for none."""
+    *outer, axis = last.node.iter_vars
+    extent = last.axes[-1].extent
+    part, place = (tirx.Var(name, "int64") for name in ("part", "place"))
+    for run in reversed([d for d in divisors(extent) if d >= SHORTEST]):
+        ranges = Analyzer()
+        for variable in outer:
+            ranges.bind(variable.var, variable.dom)
+        ranges.bind(part, Range(0, extent // run))
+        ranges.bind(place, Range(0, run))
+        split = {axis.var: part * run + place}
+        parts = [
+            tirx.BufferLoad(load.source, [renamed(index, split) for index in load.indices])
+            for load in loads
+        ]
+        if all(stride(load, place, ranges) in (0, 1) for load in parts):
+            return run
+    return 1
 
 
 def _width(buffer: Any) -> int:
@@ -206,7 +234,7 @@ def _estimate(form: Chain, one: Sweep, machine: Hardware) -> float:
 
 def _sweeps(form: Chain, machine: Hardware) -> Iterator[Sweep]:
     length = form.points if form.flat else form.extents[-1]
-    widths = _widths(length, machine) if form.vectors else []
+    widths = _widths(form.points if form.flat else form.run, machine)
     across = form.extents[form.crossed] if form.crossed is not None else 1
     squares = [s for s in (4, 8, 16, 32) if s <= min(across, length)] if across > 1 else []
     steps = [(lanes, unroll, 1, False) for lanes in widths or [1] for unroll in (1, 2, 4, 8)]
@@ -229,7 +257,7 @@ def _sweeps(form: Chain, machine: Hardware) -> Iterator[Sweep]:
 
 
 def _widths(length: int, machine: Hardware) -> list[int]:
-    """Vectors that divide a row; where none of those does that fill at least half a register, odd
+    """Vectors that divide a run; where none of those does that fill at least half a register, odd
     ones as well: compilers split them, and still do better than element by element."""
     widths = [w for w in machine.widths() if length % w == 0]
     if max(widths, default=0) < machine.lanes // 2:

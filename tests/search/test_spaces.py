@@ -112,6 +112,25 @@ def test_one_long_row_is_shared_out(target, workers, tmp_path: Path) -> None:
         bench.check(proposal, str(number))
 
 
+def test_heads_that_are_joined_move_in_vectors(target, workers, tmp_path: Path) -> None:
+    """A row is contiguous by parts: no vector is longer than those, and none crosses their ends."""
+    from tunefarm.search.spaces.elementwise import elementwise_space
+    from tunefarm.search.spaces.hardware import hardware
+
+    program = imported(tmp_path, models.joined_heads(tmp_path / "heads.onnx"), target)
+    (task,) = program.tasks
+    bench = Bench(program, task, target, workers, tmp_path)
+    space = elementwise_space(bench.workload, target)
+    assert space is not None
+    assert {24 % one.lanes for one in space.ways} == {0}
+    widest = max(width for width in hardware(target).widths() if 24 % width == 0)
+    assert min(space.ways, key=space.estimate).lanes == widest
+    for number, one in enumerate(space.modelled()):
+        proposal = space.realise(one.point, 0)
+        assert proposal is not None
+        bench.check(proposal, str(number))
+
+
 def test_products_of_odd_sizes_are_filled_up(target, workers, tmp_path: Path) -> None:
     """Rows, columns or both; in every order of the loops; what is cut off again inside them, or
     where much follows the product, in a pass of its own."""
