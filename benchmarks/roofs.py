@@ -1,9 +1,8 @@
 """The machine's roofs as entrants: raced as kernels are, in the same processes and minutes.
 
-A shared machine's speed changes by the hour, and that of its memory twofold, so that a kernel's part
-of a roof of another hour says little. Multiply-adds that never leave the registers, and the plain
-sum of two arrays that is as large as a kernel's arguments, race just before its schedules and just
-after.
+A shared machine's speed changes by the hour, and that of its memory twofold: a kernel's part of a
+roof of another hour says little. Multiply-adds that never leave the registers, and the plain sum of
+two arrays that is as large as a kernel's arguments, race just before its schedules and just after.
 """
 
 from __future__ import annotations
