@@ -224,6 +224,25 @@ def activated(path: Path) -> Path:
     return _save(path, nodes, [("x", [1, 16, 12, 12])], [("y", [1, 32, 12, 12])], constants)
 
 
+def halved_first(path: Path) -> Path:
+    """A dense layer and x/2 (1 + erf(x / sqrt 2)), whose two factors are made beside each other: no
+    stage but the last reads both."""
+    weights = _weights(0.2)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["s"]),
+        helper.make_node("Div", ["s", "root"], ["d"]),
+        helper.make_node("Erf", ["d"], ["e"]),
+        helper.make_node("Mul", ["s", "half"], ["h"]),
+        helper.make_node("Add", ["e", "one"], ["f"]),
+        helper.make_node("Mul", ["h", "f"], ["y"]),
+    ]
+    scalars = {"root": 2**0.5, "half": 0.5, "one": 1.0}
+    constants = [("w", weights(64, 96)), ("b", weights(96))]
+    constants += [(name, np.array(value, np.float32)) for name, value in scalars.items()]
+    return _save(path, nodes, [("x", [24, 64])], [("y", [24, 96])], constants)
+
+
 def windows(path: Path) -> Path:
     """Largest of windows with channels first: every kind of step, window and padding; the last one
     with something that follows it."""

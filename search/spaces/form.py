@@ -219,7 +219,7 @@ def reduction_of(workload: Any) -> Reduction | None:
     (block,) = reducing
     place = stages.index(block)
     before, after = stages[:place], stages[place + 1 :]
-    if not _is_chain(block, after) or not _is_single_float(block):
+    if not _follow(block, after) or not _is_single_float(block):
         return None
     return reduction_at(block, _free_buffers(workload["main"]), before, after)
 
@@ -243,19 +243,19 @@ def _is_single_float(block: Stage) -> bool:
     return all(str(tensor.dtype) == "float32" for tensor in tensors)
 
 
-def _is_chain(block: Stage, after: Sequence[Stage]) -> bool:
-    """Each stage reads the result of the one before it element by element."""
-    previous = block
+def _follow(block: Stage, after: Sequence[Stage]) -> bool:
+    """Whether each stage reads results of the block or of stages after it, element by element."""
+    results = {block.writes}
     for stage in after:
         loads: list[Any] = []
         structural_walk(stage.node.body, (TensorLoad, loads.append))
-        of_previous = [load for load in loads if load.source.name == previous.writes]
+        of_results = [load for load in loads if load.source.name in results]
         here = list(stage.node.body.indices)
-        if stage.shape != previous.shape or not of_previous:
+        if stage.shape != block.shape or not of_results:
             return False
-        if not all(structural_equal(list(load.indices), here) for load in of_previous):
+        if not all(structural_equal(list(load.indices), here) for load in of_results):
             return False
-        previous = stage
+        results.add(stage.writes)
     return True
 
 

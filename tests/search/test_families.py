@@ -4,6 +4,7 @@ right result, wherever it fits."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -126,14 +127,27 @@ def test_windows_that_slide_along_rows_are_right(target, workers, tmp_path: Path
     assert {name for name, _ in seen} == {"max_pool2d", "avg_pool2d_tir_sigmoid"}
 
 
-def test_what_follows_may_read_a_result_more_than_once(target, workers, tmp_path: Path) -> None:
-    """An activation made of many operations stays in the kernel before it, in both families that
-    fit this one."""
+@pytest.mark.parametrize(
+    ("network", "kernel", "families"),
+    [
+        (models.activated, "conv2d_add_tir_sigmoid_multiply", {"register-tile", "winograd"}),
+        (models.halved_first, "matmul_add", {"register-tile"}),
+    ],
+)
+def test_what_follows_may_read_results_in_any_order(
+    network: Callable[[Path], Path],
+    kernel: str,
+    families: set[str],
+    target,
+    workers,
+    tmp_path: Path,
+) -> None:
+    """An activation made of many operations stays in the kernel before it, in every family that
+    fits the kernel."""
     from tunefarm.search.spaces import design_space
 
-    program = imported(tmp_path, models.activated(tmp_path / "activated.onnx"), target)
-    (task,) = (one for one in program.tasks if one.name.startswith("conv2d"))
-    assert "sigmoid_multiply" in task.name
+    program = imported(tmp_path, network(tmp_path / "activated.onnx"), target)
+    (task,) = (one for one in program.tasks if one.name.startswith(kernel))
     bench = Bench(program, task, target, workers, tmp_path)
     space = design_space(bench.workload, target)
     best: dict[str, Point] = {}
@@ -141,7 +155,7 @@ def test_what_follows_may_read_a_result_more_than_once(target, workers, tmp_path
         about = space.describe(one.point)
         assert about is not None
         best.setdefault(about.family, one.point)
-    assert set(best) == {"register-tile", "winograd"}
+    assert set(best) == families
     for number, point in enumerate(best.values()):
         proposal = space.realise(point, 0)
         assert proposal is not None
