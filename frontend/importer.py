@@ -22,6 +22,7 @@ from tunefarm.devices.target import Target
 from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
 from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
 from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
+from tunefarm.frontend.onnx_padding import fold_padding
 from tunefarm.frontend.onnx_passes import PASSES, Graph
 from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import Program, TensorSpec, load_program, program_to_dict
@@ -139,7 +140,7 @@ def run_import(request: ImportRequest) -> None:
         )
     original = model.SerializeToString()
     graph = Graph(model)
-    for graph_pass in (*PASSES, shuffles_after_depthwise):
+    for graph_pass in (*PASSES, fold_padding, shuffles_after_depthwise):
         started, before = time.perf_counter(), len(graph.nodes)
         graph_pass(graph)
         log.note(f"onnx.{graph_pass.__name__}", started, f"{before} to {len(graph.nodes)} nodes")

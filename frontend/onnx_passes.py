@@ -24,6 +24,7 @@ _FOLDABLE = frozenset(
         *("Concat", "Expand", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
     }
 )
+_CLIP_READS_BOUNDS = 11  # the opset since which they are inputs
 _SHAPE_LIMIT = 1024
 """Elements of a constant that may be a shape."""
 _FOLD_LIMIT = 2**27  # elements: a larger constant stays an operation
@@ -152,6 +153,24 @@ def sum_to_add(graph: Graph) -> None:
             node.op_type = "Add"
 
 
+def extremes_to_clip(graph: Graph) -> None:
+    """The larger or smaller of a tensor and one number is a Clip (the importer would stack both)."""
+    if graph.opset < _CLIP_READS_BOUNDS:
+        return
+    for node in graph.nodes:
+        if node.op_type not in ("Max", "Min") or len(node.input) != 2:
+            continue
+        numbers = [n for n in node.input if n in graph.constants and graph.constants[n].size == 1]
+        tensors = [n for n in node.input if n not in graph.constants]
+        if len(numbers) != 1 or len(tensors) != 1:
+            continue
+        bound = f"{node.output[0]}/bound"
+        graph.constants[bound] = np.reshape(graph.constants[numbers[0]], ())
+        bounds = [bound] if node.op_type == "Max" else ["", bound]
+        node.op_type = "Clip"
+        node.input[:] = [*tensors, *bounds]
+
+
 @dataclass
 class _Affine:
     """y = scale * x + shift per channel of a (N, C, ...) tensor."""
@@ -276,5 +295,6 @@ PASSES: tuple[Callable[[Graph], None], ...] = (
     fold_constants,
     drop_identities,
     sum_to_add,
+    extremes_to_clip,
     fold_affine,
 )

@@ -17,6 +17,7 @@ from tunefarm.devices.target import Target
 from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.channel_shuffle import Move, shuffled_groups
 from tunefarm.frontend.pass_log import PassLog, run_passes
+from tunefarm.frontend.relax_operators import Layable
 
 
 class Layout(enum.StrEnum):
@@ -49,6 +50,7 @@ def convert_layout(
         return Laid(module, Layout.FIRST)
     before = _transposes(module)
     passes = [
+        Layable(),
         transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
         transform.CanonicalizeBindings(),
         transform.FoldConstant(),

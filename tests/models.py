@@ -224,6 +224,38 @@ def activated(path: Path) -> Path:
     return _save(path, nodes, [("x", [1, 16, 12, 12])], [("y", [1, 32, 12, 12])], constants)
 
 
+def rectified(path: Path, opset: int = 14) -> Path:
+    """Convolutions with bounded, leaky and hard activations between them, and constants of fewer
+    axes than the image. Before opset 11 bounds are attributes, and the only activation."""
+    make, weights = helper.make_node, _weights(0.3)
+    bounds = [make("Clip", ["?"], ["!"], min=0.0, max=0.5)]
+    if opset >= 14:
+        bounds = [
+            make("Clip", ["?", "zero", "six"], ["!"]),
+            make("Clip", ["?", "", "half"], ["!"]),
+            make("HardSwish", ["?"], ["!"]),
+            make("HardSigmoid", ["?"], ["!"], alpha=1 / 6),
+            make("LeakyRelu", ["?"], ["!"], alpha=0.1),
+            make("Max", ["?", "row"], ["!"]),
+            make("Min", ["six", "?"], ["!"]),
+            make("Pow", ["?", "row"], ["!"]),
+            make("Mul", ["each", "?"], ["!"]),
+        ]
+    nodes, constants, at = [], [], "x"
+    for number, node in enumerate(bounds):
+        nodes.append(make("Conv", [at, f"w{number}"], [f"c{number}"], pads=[1, 1, 1, 1]))
+        at = f"a{number}"
+        node.input[:] = [f"c{number}" if name == "?" else name for name in node.input]
+        node.output[:] = [at]
+        nodes.append(node)
+        constants.append((f"w{number}", weights(8, 8, 3, 3)))
+    nodes.append(make("Conv", [at, "last"], ["y"]))
+    constants += [("last", weights(4, 8, 1, 1)), ("each", weights(8, 1, 1))]
+    scalars = {"zero": 0.0, "half": 0.5, "six": 6.0, "row": [2.0]}
+    constants += [(name, np.array(value, np.float32)) for name, value in scalars.items()]
+    return _save(path, nodes, [("x", [1, 8, 9, 9])], [("y", [1, 4, 9, 9])], constants, opset)
+
+
 def halved_first(path: Path) -> Path:
     """A dense layer and x/2 (1 + erf(x / sqrt 2)), whose two factors are made beside each other: no
     stage but the last reads both."""

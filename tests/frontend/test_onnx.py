@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tunefarm.errors import InvalidModel, UnsupportedModel, UsageError
 from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
+from tunefarm.frontend.onnx_padding import fold_padding
 from tunefarm.frontend.onnx_passes import PASSES, Graph, fold_affine, fold_constants
 from tunefarm.frontend.zoo import zoo_model, zoo_names
 
@@ -159,6 +161,50 @@ def test_a_convolution_read_twice_is_not_folded_into() -> None:
     graph = Graph(one)
     fold_affine(graph)
     np.testing.assert_allclose(run(graph.store(), feed)[0], want[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pad", "pads", "folded"),
+    [
+        ({"pads": [0, 0, 0, 1, 0, 0, 2, 1]}, None, True),
+        ({"pads": [0, 0, 0, 1, 0, 0, 2, 1], "value": 0.0}, [1, 1, 0, 0], True),
+        ({"pads": [0, 0, 0, 1, 0, 0, 2, 1], "value": 1.0}, None, False),
+        ({"pads": [0, 0, 0, 1, 0, 0, 2, 1], "mode": "edge"}, None, False),
+        ({"pads": [0, 0, 0, -1, 0, 0, 2, 1]}, None, False),
+        ({"pads": [0, 1, 0, 0, 0, 0, 0, 0]}, None, False),
+    ],
+)
+@pytest.mark.parametrize("opset", [10, 13])
+@pytest.mark.parametrize("alone", [True, False])
+def test_zeros_around_an_image_become_padding(
+    pad: dict[str, Any], pads: list[int] | None, folded: bool, opset: int, alone: bool
+) -> None:
+    attributes, inputs, constants = dict(pad), ["x"], []
+    if opset >= 11:  # the sizes and the value are inputs
+        constants = [("pads", np.array(attributes.pop("pads")))]
+        inputs.append("pads")
+        if "value" in attributes:
+            constants.append(("value", np.float32(attributes.pop("value"))))
+            inputs.append("value")
+    own = {"pads": pads} if pads else {"auto_pad": "VALID"}
+    channels = 4 if folded or sum(pad["pads"][:2]) == 0 else 5
+    weights = np.random.default_rng(0).normal(size=(2, channels, 3, 2)).astype(np.float32)
+    nodes = [
+        helper.make_node("Pad", inputs, ["p"], **attributes),
+        helper.make_node("Conv", ["p", "w"], ["y"], **own),
+        helper.make_node("Conv" if alone else "ReduceSum", ["p", "w"] if alone else ["p"], ["z"]),
+    ]
+    outputs = [("y", [None] * 4), ("z", [None] * 4)]
+    one = model(nodes, [("x", [1, 4, 8, 8])], outputs, [("w", weights), *constants], opset)
+    feed = {"x": np.random.default_rng(1).normal(size=(1, 4, 8, 8)).astype(np.float32)}
+    want = run(one, feed)
+    graph = Graph(one)
+    fold_padding(graph)
+    after = graph.store()
+    onnx.checker.check_model(after)
+    assert ("Pad" not in {node.op_type for node in after.graph.node}) == (folded and alone)
+    for got, wanted in zip(run(after, feed), want, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_shape_arithmetic_is_folded() -> None:

@@ -1,0 +1,40 @@
+"""Operators at which the compiler's change of layout would stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from tests import models
+from tunefarm.devices.target import parse_target
+from tunefarm.frontend.importer import ImportRequest, import_model
+
+pytestmark = pytest.mark.tvm
+TARGET = parse_target("llvm:mcpu=x86-64-v3:num-cores=2")
+
+
+@pytest.mark.parametrize("opset", [10, 14])
+def test_activations_leave_channels_last(tmp_path: Path, opset: int) -> None:
+    """The image is turned at either end of the network, and nowhere between; and every activation
+    is in the kernel of the convolution before it."""
+    import tvm
+    from tvm import relax
+
+    from tunefarm.frontend.stored import load_program_module
+
+    path = models.rectified(tmp_path / "m.onnx", opset)
+    program = import_model(ImportRequest(path, tmp_path / "program", TARGET))
+    assert program.evidence["layout"] == "NHWC"
+    others = [task.name for task in program.tasks if not task.name.startswith("conv2d")]
+    assert others == ["transpose", "transpose"]
+    x = np.random.default_rng(0).normal(size=(1, 8, 9, 9)).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    module = load_program_module(tmp_path / "program" / "program.json")
+    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+    got = machine["main"](tvm.runtime.tensor(x)).numpy()
+    assert np.isfinite(wanted).all()
+    assert wanted.std() > 0.01
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5 * abs(wanted).max())
