@@ -154,7 +154,10 @@ def sum_to_add(graph: Graph) -> None:
 
 
 def extremes_to_clip(graph: Graph) -> None:
-    """The larger or smaller of a tensor and one number is a Clip (the importer would stack both)."""
+    """The larger or the smaller of a tensor and one number is a Clip.
+
+    The importer would stack both.
+    """
     if graph.opset < _CLIP_READS_BOUNDS:
         return
     for node in graph.nodes:

@@ -16,7 +16,7 @@ def _save(path: Path, nodes, inputs, outputs, constants, opset: int = 13) -> Pat
         path.stem,
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs],
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs],
-        [numpy_helper.from_array(a, n) for n, a in constants],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in constants],
     )
     opsets = [helper.make_opsetid("", opset)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="tests")
@@ -275,6 +275,25 @@ def halved_first(path: Path) -> Path:
     return _save(path, nodes, [("x", [24, 64])], [("y", [24, 96])], constants)
 
 
+def scaled(path: Path) -> Path:
+    """Channels scaled by a convolution of their means, as in squeeze and excitation, then brought
+    to a mean of 0."""
+    weights = _weights(0.2)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
+        helper.make_node("Conv", ["g", "s", "b"], ["n"]),
+        helper.make_node("Sigmoid", ["n"], ["o"]),
+        helper.make_node("Mul", ["c", "o"], ["m"]),
+        helper.make_node("GlobalAveragePool", ["m"], ["d"]),
+        helper.make_node("Sub", ["m", "d"], ["e"]),
+        helper.make_node("Mul", ["e", "half"], ["y"]),
+    ]
+    constants = [("w", weights(32, 16, 3, 3)), ("s", weights(32, 32, 1, 1)), ("b", weights(32))]
+    constants.append(("half", np.float32(0.5)))
+    return _save(path, nodes, [("x", [1, 16, 6, 7])], [("y", [1, 32, 6, 7])], constants)
+
+
 def windows(path: Path) -> Path:
     """Largest of windows with channels first: every kind of step, window and padding; the last one
     with something that follows it."""
@@ -388,6 +407,24 @@ def normalised(path: Path) -> Path:
     """A local response normalisation: a power of three quarters."""
     node = helper.make_node("LRN", ["x"], ["y"], size=5, alpha=0.1, beta=0.75)
     return _save(path, [node], [("x", [1, 16, 9, 9])], [("y", [1, 16, 9, 9])], [])
+
+
+def normalised_by_parts(path: Path) -> Path:
+    """Rows less their means, and divided by their root mean square, out of single operations."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["m"], axes=[-1]),
+        helper.make_node("Sub", ["x", "m"], ["centred"]),
+        helper.make_node("Mul", ["x", "x"], ["s"]),
+        helper.make_node("ReduceMean", ["s"], ["v"], axes=[-1]),
+        helper.make_node("Add", ["v", "e"], ["a"]),
+        helper.make_node("Sqrt", ["a"], ["r"]),
+        helper.make_node("Div", ["x", "r"], ["d"]),
+        helper.make_node("Mul", ["d", "g"], ["scaled"]),
+    ]
+    shape = [2, 10, 96]
+    outputs = [("centred", shape), ("scaled", shape)]
+    constants = [("e", np.float32(1e-5)), ("g", _weights(1.0)(96))]
+    return _save(path, nodes, [("x", shape)], outputs, constants)
 
 
 def two_by_two(path: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -104,6 +104,8 @@ class Reduction:
         before: stages that make an operand and are no plain copies, e.g. padding.
         copies: stages before it that only copy.
         after: the elementwise stages after it, in order.
+        beyond: elementwise stages of another shape that read the last result, as a scale for every
+            channel of an image is read.
         limits: per axis, the largest tile of it (a group's size, else the extent).
     """
 
@@ -112,6 +114,7 @@ class Reduction:
     before: tuple[Stage, ...]
     copies: tuple[Stage, ...]
     after: tuple[Stage, ...]
+    beyond: tuple[Stage, ...]
     column: int
     rows: tuple[int, ...]
     spatial: tuple[int, ...]
@@ -207,8 +210,12 @@ def _uses(node: Any, variable: Any) -> bool:
     return any(use.same_as(variable) for use in uses)
 
 
-def reduction_of(workload: Any) -> Reduction | None:
-    """The kernel as one reduction with its surroundings, None where it is something else."""
+def reduction_of(workload: Any, beyond: bool = False) -> Reduction | None:
+    """The kernel as one reduction with its surroundings, None where it is something else.
+
+    Args:
+        beyond: there may be stages of another shape after it.
+    """
     try:
         stages = stages_of(workload)
     except ValueError:
@@ -218,10 +225,11 @@ def reduction_of(workload: Any) -> Reduction | None:
         return None
     (block,) = reducing
     place = stages.index(block)
-    before, after = stages[:place], stages[place + 1 :]
-    if not _follow(block, after) or not _is_single_float(block):
+    before, (after, rest) = stages[:place], _followers(block, stages[place + 1 :])
+    if (rest and not (beyond and _only_beyond(block, after, rest))) or not _is_single_float(block):
         return None
-    return reduction_at(block, _free_buffers(workload["main"]), before, after)
+    made = reduction_at(block, _free_buffers(workload["main"]), before, after)
+    return made and replace(made, beyond=tuple(rest))
 
 
 def reduction_at(
@@ -243,20 +251,31 @@ def _is_single_float(block: Stage) -> bool:
     return all(str(tensor.dtype) == "float32" for tensor in tensors)
 
 
-def _follow(block: Stage, after: Sequence[Stage]) -> bool:
-    """Whether each stage reads results of the block or of stages after it, element by element."""
+def _followers(block: Stage, stages: Sequence[Stage]) -> tuple[Sequence[Stage], Sequence[Stage]]:
+    """The first of `stages`, which read results of the block or of each other, element by element,
+    and the rest."""
     results = {block.writes}
-    for stage in after:
-        loads: list[Any] = []
-        structural_walk(stage.node.body, (TensorLoad, loads.append))
-        of_results = [load for load in loads if load.source.name in results]
+    for count, stage in enumerate(stages):
+        loads = [load for load in _loads(stage) if load.source.name in results]
         here = list(stage.node.body.indices)
-        if stage.shape != block.shape or not of_results:
-            return False
-        if not all(structural_equal(list(load.indices), here) for load in of_results):
-            return False
+        if stage.shape != block.shape or not loads:
+            return stages[:count], stages[count:]
+        if not all(structural_equal(list(load.indices), here) for load in loads):
+            return stages[:count], stages[count:]
         results.add(stage.writes)
-    return True
+    return stages, ()
+
+
+def _only_beyond(block: Stage, after: Sequence[Stage], rest: Sequence[Stage]) -> bool:
+    """Whether `rest` reads no result before the last, which alone is stored."""
+    inside = {stage.writes for stage in (block, *after)[:-1]}
+    return not any(load.source.name in inside for stage in rest for load in _loads(stage))
+
+
+def _loads(stage: Stage) -> list[Any]:
+    loads: list[Any] = []
+    structural_walk(stage.node.body, (TensorLoad, loads.append))
+    return loads
 
 
 def _terms(node: Any) -> tuple[list[Any], bool]:
@@ -378,6 +397,7 @@ def _shape(
         tuple(stage for stage in before if not stage.copies),
         tuple(stage for stage in before if stage.copies),
         tuple(after),
+        (),
         column,
         rows or spatial[:-1],
         spatial,

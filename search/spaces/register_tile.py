@@ -169,7 +169,7 @@ def register_tile_space(workload: Any, target: Target) -> RegisterTileSpace | No
     """The space of `workload`, None where it is no such reduction or has no tile."""
     if target.kind != "llvm":
         return None
-    form = reduction_of(workload)
+    form = reduction_of(workload, beyond=True)
     if form is None or not register_tiles(form, hardware(target)) or not pack_choices(form):
         return None
     return RegisterTileSpace(workload, target, form)
@@ -233,6 +233,7 @@ def can_pad(form: Reduction) -> bool:
         and odd
         and not form.before
         and not form.copies
+        and not form.beyond
         and form.rows == (rows_axis,)
     )
 

@@ -42,6 +42,11 @@ class Rows:
     def count(self) -> int:
         return prod(axis.extent for axis in self.stages[-1].axes[: self.depth])
 
+    def runs_along(self, stage: Stage) -> bool:
+        """Whether it makes whole rows, and not one element of each."""
+        along = stage.axes[self.depth :]
+        return any(axis.extent == self.columns and not axis.reduces for axis in along)
+
     @property
     def streams(self) -> bool:
         """Whether its result may pass the caches by."""
@@ -86,11 +91,13 @@ def rows_of(workload: Any) -> Rows | None:
     rows = [axis.extent for axis in last.axes[:depth]]
     columns = last.axes[-1].extent
     for stage in stages:
-        if [axis.extent for axis in stage.axes[:depth]] != rows:
+        across, along = stage.axes[:depth], stage.axes[depth:]
+        if [axis.extent for axis in across] != rows or any(axis.reduces for axis in across):
             return None
-        if any(axis.reduces for axis in stage.axes[:depth]) or len(stage.axes) > depth + 1:
-            return None
-        if len(stage.axes) > depth and stage.axes[depth].extent != columns:
+        if [axis.extent for axis in along if axis.reduces or axis.extent > 1] not in (
+            [],
+            [columns],
+        ):
             return None
     return Rows(stages, depth, columns)
 
@@ -153,7 +160,7 @@ def _again(form: Rows, workload: Any) -> str:
 
 def _first_again(form: Rows) -> Stage | None:
     after = itertools.dropwhile(lambda stage: not stage.reduces, form.stages)
-    kept = (stage for stage in after if not stage.reduces and len(stage.axes) > form.depth)
+    kept = (stage for stage in after if not stage.reduces and form.runs_along(stage))
     return next((stage for stage in kept if not _inlined(stage, form)), None)
 
 
@@ -178,7 +185,7 @@ def _estimate(form: Rows, one: Stride, machine: Hardware) -> float:
             cycles += vectors * max(1.0, machine.latency / one.sums)
             steps = [wide // narrow for wide, narrow in itertools.pairwise([*_widths(one), 1])]
             cycles += machine.latency * sum(steps)
-        else:
+        elif form.runs_along(stage):
             cycles += vectors * (2.0 + 1.0 / one.unroll)
     return form.count * cycles / machine.cores / 3e9
 
@@ -209,7 +216,7 @@ def schedule_rows(schedule: Any, form: Rows, one: Stride, cores: int, again: str
             for partial in narrower:
                 _accumulate(schedule, partial, one, unrolled=True)
             schedule.unroll(schedule.get_loops(block)[-1])
-        elif len(stage.axes) > form.depth:
+        elif form.runs_along(stage):
             vectors[stage.name] = _vectorise(schedule, schedule.get_loops(block)[-1], one)
     vectors[last.name] = _vectorise(schedule, schedule.get_loops(store)[-1], one)
     if one.stream:

@@ -16,7 +16,7 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile, maker: Any = None)
         maker: the stage that makes the vector operand, where one does: it makes it packed.
     """
     inlined = form.before if tile.before is Before.INLINE else ()
-    for stage in (*form.copies, *inlined, *form.after[:-1]):
+    for stage in (*form.copies, *inlined, *form.after[:-1], *form.beyond[:-1]):
         schedule.compute_inline(schedule.get_sblock(stage.name))
     block = schedule.get_sblock(form.block.name)
     padded = bool(tile.pads(form))
@@ -45,6 +45,7 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile, maker: Any = None)
     for stage in form.before if tile.before is Before.APART else ():
         lanes = 1 if stage.branches else tile.lanes
         schedule_elementwise(schedule, schedule.get_sblock(stage.name), lanes)
+    apart += [schedule.get_sblock(stage.name) for stage in form.beyond[-1:]]
     for one in apart:
         schedule_elementwise(schedule, one, tile.lanes)
 

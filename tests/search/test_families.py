@@ -132,6 +132,8 @@ def test_windows_that_slide_along_rows_are_right(target, workers, tmp_path: Path
     [
         (models.activated, "conv2d_add_tir_sigmoid_multiply", {"register-tile", "winograd"}),
         (models.halved_first, "matmul_add", {"register-tile"}),
+        (models.scaled, "conv2d_add_tir_sigmoid_multiply", {"register-tile"}),
+        (models.scaled, "mean_subtract_multiply", {"register-tile"}),
     ],
 )
 def test_what_follows_may_read_results_in_any_order(
@@ -143,7 +145,7 @@ def test_what_follows_may_read_results_in_any_order(
     tmp_path: Path,
 ) -> None:
     """An activation made of many operations stays in the kernel before it, in every family that
-    fits the kernel."""
+    fits the kernel, and so does what a result of another shape scales or shifts."""
     from tunefarm.search.spaces import design_space
 
     program = imported(tmp_path, network(tmp_path / "activated.onnx"), target)
@@ -160,6 +162,24 @@ def test_what_follows_may_read_results_in_any_order(
         proposal = space.realise(point, 0)
         assert proposal is not None
         bench.check(proposal, str(number))
+
+
+def test_rows_of_which_one_number_is_kept_are_right(target, workers, tmp_path: Path) -> None:
+    """Means and roots that keep their axis, which is no column then."""
+    from tunefarm.search.spaces.rowwise import rowwise_space
+
+    program = imported(tmp_path, models.normalised_by_parts(tmp_path / "parts.onnx"), target)
+    tasks = [task for task in program.tasks if task.name.startswith("mean")]
+    assert len(tasks) == 2
+    for task in tasks:
+        bench = Bench(program, task, target, workers, tmp_path)
+        space = rowwise_space(bench.workload, target)
+        assert space is not None
+        known = sorted(space.modelled(), key=lambda one: one.seconds)
+        for number, one in enumerate([known[0], known[-1], *random.Random(0).sample(known, 3)]):
+            proposal = space.realise(one.point, 0)
+            assert proposal is not None
+            bench.check(proposal, str(number))
 
 
 def test_windows_whose_rows_are_folded_are_right(target, workers, tmp_path: Path) -> None:
