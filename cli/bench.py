@@ -26,8 +26,9 @@ ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
 @click.option(
     "--model-zoo",
     "zoo",
-    type=click.Choice(["onnx-light", "transformers", "all"]),
-    help="Instead of MODEL: the networks that the onnx package carries, transformers, or both.",
+    type=click.Choice(["onnx-light", "transformers", "mobile", "all"]),
+    help="Instead of MODEL: the networks that the onnx package carries, transformers, networks for "
+    "small devices, or all.",
 )
 @click.option("--runtimes", default=ALL, show_default=True, help="What to compare, by name.")
 @click.option(

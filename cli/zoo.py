@@ -15,7 +15,8 @@ from tunefarm.cli.common import json_option, show_json
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the weights.")
 @json_option
 def command(name: str | None, output: Path | None, seed: int, as_json: bool) -> None:
-    """Write one of the onnx package's real networks, or a transformer, with seeded random weights.
+    """Write a real network with seeded random weights: one of the onnx package's, a transformer, or
+    a convolutional network for small devices.
 
     Without NAME, list them.
     """

@@ -1,6 +1,7 @@
-"""The real networks that the onnx package carries, and transformers, with seeded random weights.
+"""Real networks with seeded random weights: those that the onnx package carries, transformers, and
+convolutional networks for small devices.
 
-The graphs of the former are real; their weights are stripped to constants. Here they get random
+The graphs of the first are real; their weights are stripped to constants. Here they get random
 ones: normal, scaled by the fan-in so that activations stay in range, and positive variances.
 """
 
@@ -12,6 +13,7 @@ import numpy as np
 import onnx
 
 from tunefarm.errors import UsageError
+from tunefarm.frontend.mobile import NETWORKS, mobile
 from tunefarm.frontend.onnx_passes import Graph
 from tunefarm.frontend.transformers import SHAPES, transformer
 from tunefarm.home import write_atomically
@@ -22,7 +24,7 @@ _DIRECTORY = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 def zoos() -> dict[str, tuple[str, ...]]:
     """The names of the networks, by collection."""
     light = sorted(p.stem.removeprefix("light_") for p in _DIRECTORY.glob("light_*.onnx"))
-    return {"onnx-light": tuple(light), "transformers": tuple(SHAPES)}
+    return {"onnx-light": tuple(light), "transformers": tuple(SHAPES), "mobile": tuple(NETWORKS)}
 
 
 def zoo_names() -> tuple[str, ...]:
@@ -37,6 +39,8 @@ def zoo_model(name: str, seed: int = 0) -> onnx.ModelProto:
     """
     if name in SHAPES:
         return transformer(name, seed)
+    if name in NETWORKS:
+        return mobile(name, seed)
     path = _DIRECTORY / f"light_{name}.onnx"
     if not path.exists():
         raise UsageError(f"no network {name!r}; there are {', '.join(zoo_names())}")

@@ -219,7 +219,9 @@ def test_shape_arithmetic_is_folded() -> None:
     assert [n.op_type for n in graph.nodes] == ["Add"]
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "inception_v1"])
+@pytest.mark.parametrize(
+    "name", ["squeezenet", "shufflenet", "inception_v1", "mobilenet_v2", "efficientnet_b0"]
+)
 def test_real_networks_compute_the_same_after_the_passes(name: str) -> None:
     one = zoo_model(name)
     spec = input_specs(one)[0]
