@@ -33,7 +33,8 @@ class Layable:
         for variable, function in module.functions_items():
             if isinstance(function, relax.Function):
                 rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
-        return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+        shared = relax.transform.EliminateCommonSubexpr()(rewriter.builder_.get())
+        return relax.transform.DeadCodeElimination()(shared)
 
 
 @mutator
@@ -50,6 +51,8 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return self._bounded(tensor, float(least.value), float(most.value))
         if name == "relax.nn.leakyrelu":
             return self._leaky(call)
+        if name == "relax.variance":
+            return self._variance(call)
         if name == "relax.call_tir":
             return self._bound(call)
         if name in _BINARY:
@@ -67,6 +70,15 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return call
         sloping = relax.op.multiply(tensor, relax.const(slope, tensor.ty.dtype))
         return relax.op.maximum(tensor, self.builder_.emit(sloping))
+
+    def _variance(self, call: Any) -> Any:
+        """In two steps, of which the first is the deviation that normalising needs as well: one
+        kernel that reduces twice has but the compiler's sketches."""
+        (tensor,), axes = call.args, call.attrs.axis
+        means = self.builder_.emit(relax.op.mean(tensor, axes, keepdims=True))
+        deviation = self.builder_.emit(relax.op.subtract(tensor, means))
+        squares = self.builder_.emit(relax.op.multiply(deviation, deviation))
+        return relax.op.mean(squares, axes, call.attrs.keepdims)
 
     def _bound(self, call: Any) -> Any:
         """The importer's bounds: a kernel of a tensor and a constant, which is in the kernel or its

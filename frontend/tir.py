@@ -39,9 +39,13 @@ def workload_id(workload: tvm.IRModule) -> str:
     return f"{int(ms.utils.shash2hex(workload), 16):016x}"
 
 
+_LEAST_DIVISOR = 1e-37
+"""Of which the reciprocal is a number in single precision."""
+
+
 def shared_divisors(function: Any) -> tuple[Any, int]:
-    """Divisions by what a whole row shares, as products with its reciprocal, and how many there
-    were: a row then needs one division, where a vector of them takes ten cycles.
+    """Divisions by what a whole row shares, a number among it, as products with its reciprocal, and
+    how many there were: a row then needs one division, where a vector of them takes ten cycles.
 
     In single precision alone, where the last bit of the quotient may differ; and where the divisor
     is smaller than 2e-38, whose reciprocal is not finite, the quotient is not finite either.
@@ -62,11 +66,16 @@ def shared_divisors(function: Any) -> tuple[Any, int]:
         def product(division: Any) -> Any:
             nonlocal count
             loads = _of_type(division.b, TensorLoad)
+            number = (
+                isinstance(division.b, tirx.FloatImm) and abs(division.b.value) > _LEAST_DIVISOR
+            )
             inner = [use for use in _of_type(division.b, Var) if any(map(use.same_as, along))]
-            if inner or not loads or str(division.ty) != "float32":
+            if inner or not (loads or number) or str(division.ty) != "float32":
                 return division
             count += 1
-            return division.a * (tirx.const(1.0, str(division.ty)) / division.b)
+            if number:
+                return division.a * tirx.const(1.0 / division.b.value, "float32")
+            return division.a * (tirx.const(1.0, "float32") / division.b)
 
         value = structural_map(store.value, (tirx.Div, product))
         if value.same_as(store.value):

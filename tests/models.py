@@ -275,6 +275,19 @@ def halved_first(path: Path) -> Path:
     return _save(path, nodes, [("x", [24, 64])], [("y", [24, 96])], constants)
 
 
+def instances(path: Path) -> Path:
+    """Between convolutions, every channel of an image with a mean of 0 and a variance of 1."""
+    weights = _weights(0.2)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("InstanceNormalization", ["c", "s", "b"], ["n"]),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("Conv", ["r", "w"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    constants = [("w", weights(16, 16, 3, 3)), ("s", weights(16)), ("b", weights(16))]
+    return _save(path, nodes, [("x", [1, 16, 6, 7])], [("y", [1, 16, 6, 7])], constants)
+
+
 def scaled(path: Path) -> Path:
     """Channels scaled by a convolution of their means, as in squeeze and excitation, then brought
     to a mean of 0."""

@@ -11,6 +11,7 @@ import pytest
 from tests import models
 from tunefarm.devices.target import parse_target
 from tunefarm.frontend.importer import ImportRequest, import_model
+from tunefarm.frontend.program import Program
 
 pytestmark = pytest.mark.tvm
 TARGET = parse_target("llvm:mcpu=x86-64-v3:num-cores=2")
@@ -20,19 +21,39 @@ TARGET = parse_target("llvm:mcpu=x86-64-v3:num-cores=2")
 def test_activations_leave_channels_last(tmp_path: Path, opset: int) -> None:
     """The image is turned at either end of the network, and nowhere between; and every activation
     is in the kernel of the convolution before it."""
-    import tvm
-    from tvm import relax
-
-    from tunefarm.frontend.stored import load_program_module
-
     path = models.rectified(tmp_path / "m.onnx", opset)
     program = import_model(ImportRequest(path, tmp_path / "program", TARGET))
     assert program.evidence["layout"] == "NHWC"
     others = [task.name for task in program.tasks if not task.name.startswith("conv2d")]
     assert others == ["transpose", "transpose"]
-    x = np.random.default_rng(0).normal(size=(1, 8, 9, 9)).astype(np.float32)
-    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
-    module = load_program_module(tmp_path / "program" / "program.json")
+    computes_the_same(program, path, (1, 8, 9, 9))
+
+
+def test_normalised_instances_leave_channels_last(tmp_path: Path) -> None:
+    """No kernel reduces twice, and each has a family of its own."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    path = models.instances(tmp_path / "m.onnx")
+    program = import_model(ImportRequest(path, tmp_path / "program", TARGET))
+    assert program.evidence["layout"] == "NHWC"
+    for task in program.tasks:
+        workload = replay.load_workload(program.workload(task.id))
+        assert design_space(workload, TARGET).modelled(), task.name
+    assert sum("mean" in task.name for task in program.tasks) == 2
+    computes_the_same(program, path, (1, 16, 6, 7))
+
+
+def computes_the_same(program: Program, model: Path, shape: tuple[int, ...]) -> None:
+    """As ONNX Runtime does."""
+    import tvm
+    from tvm import relax
+
+    from tunefarm.frontend.stored import load_program_module
+
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(model).run(None, {"x": x})
+    module = load_program_module(program.directory / "program.json")
     machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     assert np.isfinite(wanted).all()
