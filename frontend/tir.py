@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import Any
 
 import tvm
@@ -30,8 +32,40 @@ def free_arguments(function: Any) -> tuple[int, ...]:
 
 
 def workload_module(function: Any) -> tvm.IRModule:
-    """A kernel alone, under the name every tuner expects."""
+    """A kernel alone, under the name every tuner expects, its stages named alike in every
+    network."""
+    taken: Counter[str] = Counter()
+
+    def alike(block: Any) -> Any:
+        name = stage_name(block.name_hint)
+        if name == block.name_hint:
+            return block
+        taken[name] += 1
+        return SBlock(
+            block.iter_vars,
+            block.reads,
+            block.writes,
+            name if taken[name] == 1 else f"{name}_{taken[name]}",
+            block.body,
+            block.init,
+            block.alloc_buffers,
+            block.match_buffers,
+            block.annotations,
+        )
+
+    body = structural_map(function.body, (SBlock, alike))
+    function = function.with_body(body) if taken else function
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+
+
+def stage_name(name: str) -> str:
+    """What the stage `name` is called whatever the tensor is called that it reduces: the compiler
+    names it after that one, and a schedule finds it by its name."""
+    return _REDUCTION.sub(r"x_\1", name)
+
+
+_REDUCTION = re.compile(r"^(?!T_|pool_)\w+?_(red_temp|red|var_sum|sum|mean|var)(?:_\d+)?$")
+"""The compiler's own names for reductions of a tensor; T_ and pool_ begin names of operators."""
 
 
 def workload_id(workload: tvm.IRModule) -> str:

@@ -54,13 +54,16 @@ def may_be_spared(base: Runs, tuned: Runs, slow_s: float, protocol: Protocol) ->
     """Whether `base` need not be called by further processes: a call of it takes more than `slow_s`
     seconds, enough processes have called it, and by the processes' medians it was far slower in
     each of them than `tuned` was in any."""
-    slow = [statistics.median(run) for run in base.values() if run]
     fast = [statistics.median(run) for run in tuned.values() if run]
-    return (
-        len(slow) >= protocol.slow_processes
-        and bool(fast)
-        and min(slow) > max(slow_s, protocol.truncate_factor * max(fast))
+    return bool(fast) and _is_slow(
+        base, max(slow_s, protocol.truncate_factor * max(fast)), protocol
     )
+
+
+def _is_slow(base: Runs, seconds: float, protocol: Protocol) -> bool:
+    """Whether enough processes have called it, each with a median of more than `seconds`."""
+    medians = [statistics.median(run) for run in base.values() if run]
+    return len(medians) >= protocol.slow_processes and min(medians) > seconds
 
 
 def judge(base: Runs, tuned: Runs, processes: int, protocol: Protocol) -> Comparison | None:
@@ -77,9 +80,10 @@ def judge(base: Runs, tuned: Runs, processes: int, protocol: Protocol) -> Compar
             resamples=protocol.resamples,
             seed=protocol.seed,
         )
-    called = [run for run in base.values() if run]
-    if len(called) < protocol.slow_processes or fastest(base) <= protocol.screen_s:
+    # Not `may_be_spared` itself: the processes since then may have called `tuned` in a slow phase.
+    if not _is_slow(base, protocol.screen_s, protocol):
         return None
+    called = [run for run in base.values() if run]
     return compare_apart(
         called, list(tuned.values()), confidence=protocol.confidence, margin=protocol.margin
     )

@@ -51,6 +51,7 @@ class Ledger:
         candidates: every candidate, the untuned ones included, by id.
         libraries: of those that were built in this life.
         latencies: median seconds of those that were timed to the end.
+        dropped: of those, what was to race and cannot be built any more.
         known: results of earlier jobs, which count as this one's.
         news: results that the search has not been told of.
     """
@@ -61,6 +62,7 @@ class Ledger:
     candidates: dict[str, Candidate] = field(default_factory=dict)
     libraries: dict[str, Library] = field(default_factory=dict)
     latencies: dict[str, float] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)
     known: list[Known] = field(default_factory=list)
     news: list[Result] = field(default_factory=list)
     floors_s: dict[str, float] = field(default_factory=dict)
@@ -107,6 +109,11 @@ class Ledger:
             self.latencies[candidate] = latency_s
         if not self.candidates[candidate].untuned:
             self.news.append(Result(self.candidates[candidate], latency_s))
+
+    def drop(self, candidate: str) -> None:
+        """It is out of the race: what an earlier job or life measured cannot be built here."""
+        self.dropped.add(candidate)
+        self.latencies.pop(candidate, None)
 
     def results(self) -> list[Result]:
         """All that is known of this target's candidates."""

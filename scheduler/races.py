@@ -190,8 +190,9 @@ class Races:
                 answer[task.id] = {first[task.id]: runs[0], second[task.id]: runs[1]}
         return answer
 
-    def decide_kernels(self) -> None:
-        """A verdict for every kernel, from the held-out run alone."""
+    def decide_kernels(self) -> list[str]:
+        """A verdict for every kernel, from the held-out run alone; the kernels that have none,
+        although schedules of theirs were timed to the end."""
         winners, samples = self.winners(), self.samples("final")
         screened = [
             m
@@ -200,6 +201,7 @@ class Races:
         ]
         tried = {self.candidates[m.candidate].task for m in screened}
         near = {self.candidates[m.candidate].task for m in screened if not m.truncated}
+        undecided = []
         for task, base in self._baselines().items():
             winner = winners.get(task)
             result = None
@@ -220,6 +222,9 @@ class Races:
                 result,
                 Verdict.SLOWER if given_up else Verdict.UNMEASURED,
             )
+            if result is None and (task in near or winner is not None):
+                undecided.append(task)
+        return undecided
 
     def tuned_traces(self) -> dict[str, str]:
         """The winning trace of each kernel that is FASTER; the others keep their untuned one."""

@@ -49,24 +49,26 @@ class Requests:
         return self._races.entries(phase, self._ledger.latencies)
 
     def race(self, racers: Mapping[str, Sequence[str]], phase: Phase, process: int) -> RaceRequest:
-        """Of kernels whose racers are all built."""
+        """Of those who are built: a schedule that an earlier job or life has left may not be; a
+        final without one of the two would decide nothing."""
         protocol, built = self._races.protocol, self._ledger.libraries
+        there = {task: [c for c in chosen if c in built] for task, chosen in racers.items()}
         kernels = tuple(
             (self._facts(task), tuple((c, built[c]) for c in chosen))
-            for task, chosen in racers.items()
-            if all(c in built for c in chosen)
+            for task, chosen in there.items()
+            if chosen and (phase is not Phase.FINAL or chosen == list(racers[task]))
         )
         offset = 100 if phase is Phase.FINAL else 0  # other orders than in the race
         rounds = protocol.final_rounds if offset else protocol.race_rounds
         return RaceRequest(kernels, self._races.settled(), rounds, process + offset)
 
     def unbuilt(self, racers: Mapping[str, Sequence[str]]) -> dict[str, BuildRequest]:
-        """Of those who race, what was built in an earlier life and has to be built again."""
+        """Of those who race, what an earlier job or life has built and has to be built again."""
         return {
             c: self.build(c)
             for chosen in racers.values()
             for c in chosen
-            if c not in self._ledger.libraries
+            if c not in self._ledger.libraries and c not in self._ledger.dropped
         }
 
     def _facts(self, task: str) -> KernelFacts:

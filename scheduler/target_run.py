@@ -354,7 +354,8 @@ class TargetRun:
             case Step(Phase.VARIANTS):
                 return self.finals.variant_requests()
             case Step(Phase.ASSEMBLE):
-                self.races.decide_kernels()
+                for task in self.races.decide_kernels():
+                    self._say(f"kernel {task} stays untuned: its races or finals have failed")
                 return (*self.finals.assemble_requests(), self.finals.expected_request())
             case Step():
                 self.quiet()
@@ -445,13 +446,22 @@ class TargetRun:
     # ------------------------------------------------------------------- races
 
     def _race_request(self, phase: Phase, process: int) -> RaceRequest:
-        """The request, once all who race are built: after a resume, again (from their traces)."""
-        racers = self.requests.racers(phase)
-        if missing := self.requests.unbuilt(racers):
+        """The request, once all who race are built: from their traces, after a resume and where an
+        earlier job has left them. Instead of one that cannot be built the next best races."""
+        while missing := self.requests.unbuilt(racers := self.requests.racers(phase)):
             assert self.crew is not None
+            reasons = dict.fromkeys(missing, "it ended its builders")
             for candidate, outcome in self.crew.build_all(missing, self.check):
                 if outcome.library is not None:
                     self.ledger.libraries[candidate] = outcome.library
+                elif outcome.failure is not None:
+                    reasons[candidate] = outcome.failure.message
+            for candidate in missing.keys() - self.ledger.libraries.keys():
+                self.ledger.drop(candidate)
+                task = self.ledger.candidates[candidate].task
+                self._say(
+                    f"a schedule of kernel {task} can no longer be built: {reasons[candidate]}"
+                )
         return self.requests.race(racers, phase, process)
 
     # ------------------------------------------------------------------ report

@@ -22,19 +22,21 @@ NEAREST, DATA, READ = 3, 1, 0
 """What LLVM's intrinsic is told: into the nearest cache, data, to be read."""
 
 
-def prefetch_next_row(schedule: Any, loop: Any, tensor: str) -> None:
+def prefetch_next_row(schedule: Any, loop: Any, argument: int) -> None:
     """Let every iteration of `loop`, which encloses one vectorised loop around one block, ask for
-    what that block will read of `tensor` a row later."""
-    schedule.annotate(loop, KEY, tensor)
+    what that block will read of the kernel's argument at this place a row later. (Its name is
+    another in every network.)"""
+    schedule.annotate(loop, KEY, argument)
 
 
 def prefetching(function: Any) -> Any:
     """A scheduled kernel with the requests that its loops are annotated with."""
+    arguments = [parameter.name for parameter in function.params]
 
     def asked(loop: Any) -> Any:
         if KEY not in loop.annotations:
             return loop
-        request = _request(loop.body, str(loop.annotations[KEY]))
+        request = _request(loop.body, arguments[int(loop.annotations[KEY])])
         return without_note(loop, KEY, tirx.SeqStmt([request, loop.body]))
 
     return function.with_body(structural_map(function.body, (tirx.For, asked)))

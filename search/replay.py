@@ -10,14 +10,15 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.s_tir import Schedule
+from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
+from tvm_ffi import structural_walk
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import last_line
 from tunefarm.frontend.program import TensorSpec
-from tunefarm.frontend.tir import argument_specs
+from tunefarm.frontend.tir import argument_specs, stage_name
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.intrinsics import register_intrinsics
 from tunefarm.search.prefetch import KEY as PREFETCH
@@ -106,10 +107,23 @@ def apply_trace(workload: Any, trace: str) -> Any:
     """
     try:
         schedule = new_schedule(rewritten(workload, _noted(trace, _ALGORITHM)), seed=1)
-        Trace.apply_json_to_schedule(json.loads(trace), schedule)
+        Trace.apply_json_to_schedule(_present_names(json.loads(trace), schedule), schedule)
     except Exception as error:
         raise InvalidTrace(last_line(error)) from error
     return schedule
+
+
+def _present_names(trace: Any, schedule: Any) -> Any:
+    """The trace with the names that its stages have in this kernel: journals of before
+    `tir.stage_name` call reductions after tensors of their own networks."""
+    present: list[str] = []
+    structural_walk(
+        schedule.mod["main"].body, (SBlock, lambda node: present.append(node.name_hint))
+    )
+    for kind, _inputs, attributes, _outputs in trace[0]:
+        if kind == "GetSBlock" and attributes[0] not in present:
+            attributes[0] = stage_name(attributes[0])
+    return trace
 
 
 def postprocess(context: Any, schedule: Any) -> None:

@@ -98,6 +98,8 @@ def kernels(path: Path) -> Path:
         helper.make_node("Transpose", ["e"], ["turned"], perm=[1, 0]),
         helper.make_node("Concat", ["e", "e2"], ["joined"], axis=1),
         helper.make_node("Mul", ["e", "n1"], ["scaled"]),
+        helper.make_node("ReduceMean", ["e"], ["means"], axes=[1]),
+        helper.make_node("Sub", ["e", "means"], ["centred"]),
         helper.make_node("Reshape", ["h", "apart"], ["h1"]),
         helper.make_node("Transpose", ["h1"], ["h2"], perm=[1, 0, 2]),
         helper.make_node("Reshape", ["h2", "whole"], ["shuffled"]),
@@ -123,9 +125,22 @@ def kernels(path: Path) -> Path:
         ),
         *(("softmax", [6, 48]), ("norm", [6, 48])),
         *(("chain", [40, 48]), ("turned", [48, 40]), ("joined", [40, 96]), ("scaled", [40, 48])),
-        ("shuffled", [12, 14]),
+        *(("shuffled", [12, 14]), ("centred", [40, 48])),
     ]
     return _save(path, nodes, inputs, outputs, constants, opset=17)
+
+
+def renamed(model: Path, path: Path) -> Path:
+    """The same network with other names of all its tensors."""
+    other = onnx.load(model)
+    for node in other.graph.node:
+        node.input[:] = [f"other_{name}" for name in node.input]
+        node.output[:] = [f"other_{name}" for name in node.output]
+    for values in (other.graph.input, other.graph.output, other.graph.initializer):
+        for value in values:
+            value.name = f"other_{value.name}"
+    onnx.save(other, path)
+    return path
 
 
 def convolutions(path: Path) -> Path:

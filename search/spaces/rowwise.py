@@ -110,7 +110,7 @@ def rowwise_space(workload: Any, target: Target) -> FewWays[Stride] | None:
     if form is None:
         return None
     again = _again(form, workload)
-    strides = _strides(form, machine, bool(again))
+    strides = _strides(form, machine, again is not None)
     if not strides:
         return None
     return FewWays(
@@ -143,19 +143,19 @@ def _strides(form: Rows, machine: Hardware, again: bool) -> list[Stride]:
     ]
 
 
-def _again(form: Rows, workload: Any) -> str:
+def _again(form: Rows, workload: Any) -> int | None:
     """The argument whose rows are read anew, element by element, once they have been reduced, by
-    the first stage that does; "" where there is none."""
+    the first stage that does: its place among the kernel's; None where there is none."""
     stage = _first_again(form)
     if stage is None:
-        return ""
+        return None
     shape = tuple(axis.extent for axis in stage.axes)
     whole = {
-        parameter.name
-        for parameter in workload["main"].params
+        parameter.name: place
+        for place, parameter in enumerate(workload["main"].params)
         if tuple(int(size) for size in parameter.ty.shape) == shape
     }
-    return next((name for name in _reads(stage, form) if name in whole), "")
+    return next((whole[name] for name in _reads(stage, form) if name in whole), None)
 
 
 def _first_again(form: Rows) -> Stage | None:
@@ -190,7 +190,7 @@ def _estimate(form: Rows, one: Stride, machine: Hardware) -> float:
     return form.count * cycles / machine.cores / 3e9
 
 
-def schedule_rows(schedule: Any, form: Rows, one: Stride, cores: int, again: str) -> None:
+def schedule_rows(schedule: Any, form: Rows, one: Stride, cores: int, again: int | None) -> None:
     """Apply `one` to the unscheduled kernel in `schedule`; `again` is what is asked for ahead."""
     *stages, last = _kept(schedule, form)
     folded = {
@@ -222,7 +222,7 @@ def schedule_rows(schedule: Any, form: Rows, one: Stride, cores: int, again: str
     if one.stream:
         stream_stores(schedule, schedule.get_loops(store)[-1])
     reader = _first_again(form)
-    if one.ahead and reader is not None:
+    if one.ahead and reader is not None and again is not None:
         prefetch_next_row(schedule, vectors[reader.name], again)
 
 

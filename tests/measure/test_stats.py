@@ -145,6 +145,27 @@ def test_who_was_spared_is_judged_by_those_that_called_it(called: tuple[int, ...
     assert judge(quick, {p: [0.001] for p in range(6)}, 6, PROTOCOL) is None, "nobody spared it"
 
 
+@given(
+    called=st.lists(
+        st.lists(st.floats(0.5, 4.0), min_size=1, max_size=4).map(
+            lambda run: [PROTOCOL.screen_s * sample for sample in run]
+        ),
+        min_size=PROTOCOL.slow_processes,
+        max_size=5,
+    ),
+    first=st.floats(1e-6, 1.0),
+    later=st.floats(1e-6, 1.0),
+)
+def test_who_was_spared_is_judged(called: list[list[float]], first: float, later: float) -> None:
+    """A call may take about as long as makes it slow, and what it is compared with may have become
+    slower since: a kernel without a verdict would stay untuned."""
+    base = dict(enumerate(called))
+    tuned = {process: [first] for process in base}
+    if may_be_spared(base, tuned, PROTOCOL.screen_s, PROTOCOL):
+        tuned |= {process: [later] for process in range(len(base), 6)}
+        assert judge(base, tuned, 6, PROTOCOL) is not None
+
+
 def test_who_lacks_a_process_cannot_win() -> None:
     raced = {"a": {0: [1.0], 1: [1.0]}, "b": {1: [0.5]}, "c": {0: [2.0], 1: [2.0]}}
     assert next(iter(race_order(raced, 2))) == "a"

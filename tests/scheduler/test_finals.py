@@ -10,6 +10,7 @@ from tests.results.test_journal import make_job
 from tunefarm.devices.device import Device
 from tunefarm.frontend.program import Program, TensorSpec, TuningTask
 from tunefarm.home import Home
+from tunefarm.measure.build import Library
 from tunefarm.measure.protocol import Protocol
 from tunefarm.results.facts import JobTarget, Measurement
 from tunefarm.results.journal import Journal
@@ -17,6 +18,7 @@ from tunefarm.scheduler.finals import Finals
 from tunefarm.scheduler.ledger import Ledger
 from tunefarm.scheduler.messages import BudgetSpent, Imported, Phase, Screened, Task
 from tunefarm.scheduler.races import Races
+from tunefarm.scheduler.requests import Requests
 from tunefarm.scheduler.state import Limits, TargetState
 from tunefarm.search.candidate import Candidate, baseline
 
@@ -34,7 +36,7 @@ def finals(home: Home, device: Device, tmp_path: Path):
         TuningTask("a", "conv", ("conv", "conv1"), 2, 1.0, 1, (SPEC,)),
         TuningTask("b", "dense", ("dense",), 1, 1.0, 1, (SPEC,)),
     )
-    program = Program(tmp_path / "program", (SPEC,), (SPEC,), tasks, {})
+    program = Program(tmp_path / "program", (SPEC,), (SPEC,), tasks, {"parameter_bytes": 1})
     journal.add_tasks(job.id, "llvm", tasks)
     made = [baseline(task.id, device.target.text, "tc") for task in tasks]
     made += [
@@ -158,13 +160,47 @@ def test_the_untuned_are_called_until_it_is_clear(finals: Finals) -> None:
         races.journal.add_process(
             "net-1", "llvm", "compare", process, [Measurement("tuned", "model", process, (0.1,))]
         )
-    races.decide_kernels()
+    assert races.decide_kernels() == []
     verdicts = races.journal.verdicts("net-1", "llvm")
     assert {v["verdict"] for v in verdicts.values()} == {"FASTER"}
     assert verdicts["a"]["speedup"] == pytest.approx(400)
     assert finals.check_request().libraries[0].name == "tuned.so", "it ships"
     state = restored(finals)
     assert state.phase is Phase.ASSEMBLE, "who was spared is not missed after a crash"
+
+
+def test_a_kernel_whose_final_has_failed_is_told(finals: Finals) -> None:
+    raced(finals)
+    assert finals.races.decide_kernels() == ["a", "b"]
+
+
+def test_what_can_no_longer_be_built_does_not_race(finals: Finals, tmp_path: Path) -> None:
+    """The next best does; a kernel of which the untuned schedule is gone has no final."""
+    races = finals.races
+    ledger = Ledger(races.journal, races.job, races.target, races.candidates)
+    requests = Requests(ledger, races, tmp_path)
+    bases = {c.task: c.id for c in races.candidates.values() if c.untuned}
+    a, b = raced(finals)
+    ledger.latencies.update(dict.fromkeys([*bases.values(), *a, *b], 1.0))
+    racers = requests.racers(Phase.RACE)
+    assert sorted(racers["a"]) == sorted(a)
+    assert requests.unbuilt(racers).keys() == {*a, *b}
+    ledger.libraries.update(dict.fromkeys([*a[1:], *b], Library(tmp_path / "k.so", (), None)))
+    ledger.drop(a[0])
+    racers = requests.racers(Phase.RACE)
+    assert sorted(racers["a"]) == sorted(a[1:])
+    assert requests.unbuilt(racers) == {}
+    entrants = {facts.task: [c for c, _ in chosen] for facts, chosen in raced_by(requests, racers)}
+    assert entrants == racers
+    ledger.libraries[bases["a"]] = ledger.libraries[a[1]]
+    ledger.drop(bases["b"])
+    racers = requests.racers(Phase.FINAL)
+    request = requests.race(racers, Phase.FINAL, 0)
+    assert [facts.task for facts, _ in request.kernels] == ["a"]
+
+
+def raced_by(requests: Requests, racers: dict[str, list[str]]):
+    return requests.race(racers, Phase.RACE, 0).kernels
 
 
 def test_a_model_that_is_quick_is_called_by_all(finals: Finals) -> None:

@@ -31,6 +31,7 @@ FAMILIES = {
     "concatenate": "elementwise",
     "multiply": "elementwise",
     "reshape_transpose": "elementwise",
+    "mean": "rowwise",
 }
 """The family that each kind of kernel of `models.kernels` must have, by the start of its name."""
 
@@ -82,6 +83,41 @@ def test_every_family_computes_the_right_result(
         seen.add(kind)
     assert seen >= set(FAMILIES) - {"dense"}
     assert packed, "no family has packed a weight"
+
+
+def test_schedules_fit_the_same_kernel_of_another_network(
+    kernels: Program, target, tmp_path: Path
+) -> None:
+    """Where every tensor has another name: what one job has measured is another one's. So it is in
+    journals whose reductions are still called after their own network's tensors."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    same = models.kernels(tmp_path / "same.onnx")
+    other = imported(tmp_path, models.renamed(same, tmp_path / "other.onnx"), target)
+    assert {task.id for task in other.tasks} == {task.id for task in kernels.tasks}
+    different, ahead, renamed = 0, 0, 0
+    for task in kernels.tasks:
+        workload = replay.load_workload(kernels.workload(task.id))
+        elsewhere = replay.load_workload(other.workload(task.id))
+        different += workload["main"].script() != elsewhere["main"].script()
+        space = design_space(workload, target)
+        known = sorted(space.modelled(), key=lambda one: one.seconds)
+        rng = random.Random(0)
+        points = [one.point for one in (known if len(known) < 20 else rng.sample(known, 4))]
+        points += [random_point(space.sketches, rng) for _ in range(2)]
+        for point in points:
+            proposal = space.realise(point, 0)
+            if proposal is None:
+                continue
+            ahead += "ahead=True" in (replay.completed_by(proposal.trace) or "")
+            assert replay.scheduled_function(elsewhere, target, proposal.trace) is not None
+            older = proposal.trace.replace('"x_', '"lv7_')
+            renamed += older != proposal.trace
+            assert replay.scheduled_function(elsewhere, target, older) is not None
+    assert renamed
+    assert different, "the names are the same"
+    assert ahead
 
 
 def test_rows_that_no_vector_divides_have_odd_ones(kernels: Program, target) -> None:
