@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(CURDIR)/demo
-TWO := -n 2 --dist loadfile
+# Whole files to a worker. One that dies ends the run: with another in its place xdist may hang.
+TWO := -n 2 --dist loadfile --max-worker-restart=0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: setup demo test fast torture lint format bench lock clean

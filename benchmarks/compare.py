@@ -7,7 +7,7 @@ The reference is TVM's own MetaSchedule: same compiler, machine, target, threads
 each run in a process of its own, one after another. A run that is in RESULTS.json already is not
 done again, so an interrupted comparison goes on where it stood. `--table` only prints the tables.
 
-Where both tuners have run, every tuner's best schedule of every seed is built anew and timed by one
+When all have run, every tuner's best schedule of every seed is built anew and timed by one
 harness, interleaved in fresh processes, with the machine's roofs just before and just after, and
 ONNX Runtime in turns beside them: one process of each kernel after another, and that several times,
 for the machine's slow phases last for minutes. Ratios are taken within a pass; of the passes the
@@ -157,11 +157,11 @@ def compare(
 
 
 def is_due(data: dict[str, Any], kernel: Kernel) -> bool:
-    """Whether both tuners have run, and not every run's best has been timed yet."""
+    """Whether not every run's best has been timed yet."""
     runs = data["runs"][kernel.name]
     names = {f"{t} {s}" for t, seeds in runs.items() for s, run in seeds.items() if best_of(run)}
     known = set(data.get("finals", {}).get(kernel.name, {}))
-    return {"tunefarm", "metaschedule"} <= set(runs) and not names <= known
+    return not names <= known
 
 
 def log(text: str) -> None:

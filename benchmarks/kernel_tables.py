@@ -75,6 +75,8 @@ def middle(values: list[float]) -> float:
 def tables(data: dict[str, Any]) -> str:
     lines = []
     for against in ("metaschedule", "metaschedule-warm"):
+        if not any(against in runs for runs in data["runs"].values()):
+            continue
         lines += [
             f"\nAgainst {against}:\n",
             "| kernel | seeds | tunefarm ms | reference ms | (a) sooner | (b) equal trials "

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tunefarm.devices.device import Device
-from tunefarm.devices.target import make_target
+from tunefarm.devices.probe import probe
+from tunefarm.devices.target import Target, make_target
 from tunefarm.home import Home
 
 # The machines that run these tests are shared: a slow draw says nothing about the code.
@@ -25,9 +26,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(root).prepare()
 
 
+@pytest.fixture(scope="session")
+def target() -> Target:
+    """This machine's own: what is built for it runs here."""
+    return probe()[0].target
+
+
 @pytest.fixture
 def device() -> Device:
-    """A device on paper."""
+    """A device on paper: what is built for it may not run here."""
     return Device(
         id="cpu-paper-2c-00000000",
         sku="Paper CPU",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2
+from math import ceil, log2
 
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
@@ -43,6 +43,10 @@ class Hardware:
     l2: int
     bytes_per_cycle: float
     cores: int
+
+    def registers_of(self, lanes: int) -> int:
+        """That a vector of so many elements takes."""
+        return ceil(lanes / self.lanes)
 
     def widths(self) -> tuple[int, ...]:
         """Vector lengths worth trying, widest first: no less than four elements."""

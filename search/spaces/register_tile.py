@@ -212,8 +212,9 @@ def register_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int, i
             # The accumulators, the vectors that are loaded, what a broadcast takes, and one that is
             # free: with all of them taken compilers spill in the innermost loop, and a
             # convolution takes twice its time.
-            loaded = vectors + machine.broadcast_registers + 1 if form.product else 1
-            needed = rows * planes * vectors + loaded
+            held = vectors * machine.registers_of(lanes)
+            loaded = held + machine.broadcast_registers + 1 if form.product else 1
+            needed = rows * planes * held + loaded
             if needed <= machine.registers:
                 found.append((rows, planes, vectors, lanes))
     return found
@@ -245,8 +246,11 @@ def column_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int]]:
     widths = [w for w in machine.widths() if limit % w == 0]
     if max(widths, default=0) < machine.lanes // 2:
         # Vectors of 7 or 14 are better than none, or than short ones: compilers split them.
-        odd = [w for w in divisors(limit) if max(4, *widths, 0) <= w <= machine.lanes]
-        widths = sorted({*widths, *odd}, reverse=True)
+        odd = [w for w in divisors(limit) if max(4, *widths, 0) <= w]
+        whole = [w for w in odd if w <= machine.lanes]
+        # Two registers to a vector, where there is no other way: 9 or 13 columns in eights.
+        halved = [w for w in odd if w <= 2 * machine.lanes] if not widths else []
+        widths = sorted({*widths, *(whole or halved)}, reverse=True)
     for lanes in widths:
         for columns in divisors(limit):
             if columns % lanes == 0 and columns // lanes < machine.registers:

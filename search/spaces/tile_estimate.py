@@ -48,7 +48,7 @@ def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
 
 def _step(form: Reduction, tile: Tile, machine: Hardware) -> float:
     """Cycles of one step of the reduction in one tile."""
-    multiplies = tile.accumulators / machine.fma
+    multiplies = tile.accumulators * machine.registers_of(tile.lanes) / machine.fma
     loads = loads_of_step(form, tile, machine)
     bound = max(multiplies, loads, machine.latency) + OVERLAP * min(multiplies, loads)
     inline = 0.5 if form.before and tile.before is Before.INLINE else 0.0

@@ -6,15 +6,9 @@ import pytest
 
 from tests import models
 from tests.bench import PROTOCOL, imported
-from tunefarm.devices.probe import probe
 from tunefarm.frontend.program import Program
 from tunefarm.measure.build import Builder
 from tunefarm.measure.runner import Runner
-
-
-@pytest.fixture(scope="session")
-def target():
-    return probe()[0].target
 
 
 @pytest.fixture(scope="session")
