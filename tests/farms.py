@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.command import start
-from tests.networks import Bridge, Network, need_networks
+from tests.networks import Bridge, Network, need_networks, refusal
 from tests.ports import free_port
 from tunefarm.home import Home
 from tunefarm.results.journal import Journal
@@ -31,10 +31,8 @@ def under_a_name() -> tuple[tuple[str, ...], str]:
         try:
             subprocess.run([*command, "hostname", "x"], capture_output=True, text=True, check=True)
             return command, ""
-        except OSError as error:
-            said = str(error)
-        except subprocess.CalledProcessError as error:
-            said = error.stderr.strip()
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = refusal(error)
     return (), said
 
 

@@ -66,15 +66,32 @@ class Bridge:
             _ip("link", "del", self.name)
 
 
+REFUSALS = (
+    *("not permitted", "permission denied", "not supported", "unknown device type"),
+    "no space left on device",
+)
+"""What a kernel says that does not allow or does not have something (the last: no user namespaces);
+in small letters."""
+
+
+def refusal(error: OSError | subprocess.CalledProcessError) -> str:
+    """What the system said that does not let a test have what it needs: no such command, or a
+    refusal. Anything else is a fault, and is raised."""
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return str(error)
+    said = str(getattr(error, "stderr", "") or "").strip()
+    if not any(one in said.lower() for one in REFUSALS):
+        raise error
+    return said
+
+
 @functools.cache
 def why_none() -> str:
     """What keeps this system from having such networks; empty where nothing does."""
     try:
         Bridge().close()
-    except OSError as error:
-        return str(error)
-    except subprocess.CalledProcessError as error:
-        return str(error.stderr or error).strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        return refusal(error)
     return ""
 
 

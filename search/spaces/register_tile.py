@@ -103,7 +103,7 @@ class RegisterTileSpace:
             self._packs[pack],
             self._befores[before],
         )
-        if made.unroll > 1 and made.accumulators * made.unroll > UNROLLED_LIMIT:
+        if made.unroll > 1 and not may_unroll(self._form, made, self._hardware):
             return None
         if order and 1 in tile_counts(self._form, made):
             return None  # there is but one loop to order
@@ -186,7 +186,7 @@ def filled_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None
     rewritten = filled(workload, machine.lanes)
     *before, _weights, product, store = stages_of(rewritten)
     made = reduction_at(product, frozenset({WEIGHTS}), before, (store,))
-    if made is None or can_pad(made) or not register_tiles(made, machine):
+    if made is None or can_pad(made, machine) or not register_tiles(made, machine):
         return None  # a plain product of odd sizes is filled up by its register tiles
     algorithm = f"filled {machine.lanes}"
     return RegisterTileSpace(rewritten, target, made, "filled-tile", algorithm, WEIGHTS)
@@ -194,49 +194,79 @@ def filled_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None
 
 def register_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int, int, int]]:
     """(rows, planes, vectors, lanes) of every tile that fits the register file."""
-    planes_axis, rows_axis = tiled_rows(form)
-    row_counts = divisors(form.limits[rows_axis]) if rows_axis is not None else [1]
-    plane_counts = divisors(form.limits[planes_axis]) if planes_axis is not None else [1]
-    columns_and_lanes = column_tiles(form, machine)
-    if can_pad(form) and rows_axis is not None:
+    found = dividing_tiles(form, machine)
+    if can_pad(form, machine):
+        _, rows_axis = tiled_rows(form)
+        assert rows_axis is not None, "else it could not be padded"
         tall = min(16, form.extent(rows_axis))
-        row_counts = sorted({*row_counts, *range(1, tall + 1)})
+        row_counts = sorted({*divisors(form.limits[rows_axis]), *range(1, tall + 1)})
+        known = column_tiles(form, machine)
         wide = [(v * machine.lanes, machine.lanes) for v in (1, 2, 3, 4, 6, 8)]
-        known = [columns for columns, _ in columns_and_lanes]
         extent = form.extent(form.column)
-        columns_and_lanes += [(c, n) for c, n in wide if c not in known and c <= extent]
-    found = []
-    for columns, lanes in columns_and_lanes:
-        vectors = columns // lanes
-        for rows, planes in itertools.product(row_counts, plane_counts):
-            # The accumulators, the vectors that are loaded, what a broadcast takes, and one that is
-            # free: with all of them taken compilers spill in the innermost loop, and a
-            # convolution takes twice its time.
-            held = vectors * machine.registers_of(lanes)
-            loaded = held + machine.broadcast_registers + 1 if form.product else 1
-            needed = rows * planes * held + loaded
-            if needed <= machine.registers:
-                found.append((rows, planes, vectors, lanes))
+        filled = [one for one in wide if one[0] <= extent and one[0] not in dict(known)]
+        found = _that_fit(form, machine, row_counts, [1], [*known, *filled])
     return found
 
 
-def can_pad(form: Reduction) -> bool:
-    """Whether the kernel is a plain product of matrices, which may be filled up with zeros to whole
-    tiles: worth it where a size has no good divisors."""
+def dividing_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int, int, int]]:
+    """Those that nothing has to be padded for."""
+    planes_axis, rows_axis = tiled_rows(form)
+    row_counts = divisors(form.limits[rows_axis]) if rows_axis is not None else [1]
+    plane_counts = divisors(form.limits[planes_axis]) if planes_axis is not None else [1]
+    return _that_fit(form, machine, row_counts, plane_counts, column_tiles(form, machine))
+
+
+def _that_fit(
+    form: Reduction,
+    machine: Hardware,
+    row_counts: Sequence[int],
+    plane_counts: Sequence[int],
+    columns_and_lanes: Sequence[tuple[int, int]],
+) -> list[tuple[int, int, int, int]]:
+    counts = itertools.product(columns_and_lanes, row_counts, plane_counts)
+    tiles = [(rows, planes, columns // n, n) for (columns, n), rows, planes in counts]
+    return [one for one in tiles if _spare(form, machine, *one) >= 0]
+
+
+def _spare(
+    form: Reduction, machine: Hardware, rows: int, planes: int, vectors: int, lanes: int
+) -> int:
+    """Registers beside the accumulators, the vectors that are loaded, what a broadcast takes, and
+    one that is free: with all of them taken compilers spill in the innermost loop, and a
+    convolution takes twice its time. Where broadcasts have a register, that one is free by turns,
+    as long as a step is not unrolled (`may_unroll`)."""
+    held = vectors * machine.registers_of(lanes)
+    loaded = held + max(1, machine.broadcast_registers) if form.product else 1
+    return machine.registers - rows * planes * held - loaded
+
+
+def may_unroll(form: Reduction, tile: Tile, machine: Hardware) -> bool:
+    """Whether compilers keep an unrolled text of `tile` in registers, and get done with it."""
+    spare = _spare(form, machine, tile.rows, tile.planes, tile.vectors, tile.lanes)
+    free = 1 if form.product and machine.broadcast_registers else 0
+    return spare >= free and tile.accumulators * tile.unroll <= UNROLLED_LIMIT
+
+
+def can_pad(form: Reduction, machine: Hardware) -> bool:
+    """Whether the kernel is a plain product of matrices that is worth filling up with zeros to
+    whole tiles: where a size has no good divisors, or tiles that divide it have too few sums for
+    multiply-adds not to wait for each other."""
     _, rows_axis = tiled_rows(form)
     operands = [form.vector, *([form.other] if form.other is not None else [])]
     plain = all(axis is not None for operand in operands for axis in operand.plain)
-    odd = form.extent(form.column) % 16 or (rows_axis is not None and form.extent(rows_axis) % 4)
-    return bool(
-        form.product
-        and plain
-        and rows_axis is not None
-        and odd
-        and not form.before
-        and not form.copies
-        and not form.beyond
-        and form.rows == (rows_axis,)
-    )
+    if (
+        not (form.product and plain)
+        or rows_axis is None
+        or form.before
+        or form.copies
+        or form.beyond
+        or form.rows != (rows_axis,)
+    ):
+        return False
+    if form.extent(form.column) % 16 or form.extent(rows_axis) % 4:
+        return True
+    sums = (rows * planes * vectors for rows, planes, vectors, _ in dividing_tiles(form, machine))
+    return max(sums, default=0) < machine.fma * machine.latency
 
 
 def column_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int]]:

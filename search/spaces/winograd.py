@@ -19,7 +19,7 @@ from tunefarm.search.cook_toom import LARGEST
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Reduction, reduction_at, stages_of
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
-from tunefarm.search.spaces.register_tile import UNROLLED_LIMIT, register_tiles
+from tunefarm.search.spaces.register_tile import may_unroll, register_tiles
 from tunefarm.search.spaces.tile import Before, Tile, longest, tile_counts
 from tunefarm.search.spaces.tile_estimate import estimate
 from tunefarm.search.spaces.tile_schedule import schedule_tile
@@ -167,7 +167,7 @@ def _ways(convolution: Convolution, algorithm: Algorithm, machine: Hardware) -> 
             algorithm.size, lanes_in, lanes_out, rows, vectors, lanes, unroll, columns_first, flat
         )
         tile = one.tile
-        if unroll > 1 and tile.accumulators * unroll > UNROLLED_LIMIT:
+        if unroll > 1 and not may_unroll(form, tile, machine):
             continue
         if tile.pads(form) or ((columns_first or flat) and 1 in tile_counts(form, tile)):
             continue

@@ -359,11 +359,6 @@ def test_planted_faults_are_recorded_and_the_job_finishes(
     assert left_over(str(farm["home"].root)) == []
 
 
-def take_roof(farm: dict[str, Any], home: Home) -> None:
-    """What this machine can do is known: another home need not measure it again."""
-    shutil.copytree(farm["home"].root / "roofs", home.root / "roofs", dirs_exist_ok=True)
-
-
 @pytest.fixture(scope="module")
 def killed(farm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A job on a network whose layout has to be measured: its driver is killed in the middle, the
@@ -371,7 +366,8 @@ def killed(farm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> di
     resumed."""
     root = tmp_path_factory.mktemp("killed")
     home = Home(root / "home").prepare()
-    take_roof(farm, home)
+    # What this machine can do is known: it need not be measured again.
+    shutil.copytree(farm["home"].root / "roofs", home.root / "roofs", dirs_exist_ok=True)
     env = {"TUNEFARM_HOME": str(home.root), "TUNEFARM_CACHE": str(root / "cache")}
     model = models.rows_inside(root / "rows.onnx")
     process = start("submit", model, "--targets", "llvm", "--trials", 24, "--json", **env)

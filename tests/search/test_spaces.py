@@ -278,6 +278,34 @@ def test_columns_that_no_vector_divides_take_two_registers(tmp_path: Path) -> No
         assert max(rows * planes * vectors for rows, planes, vectors, _ in tiles) <= 6
 
 
+def test_products_fill_sixteen_registers(workers, tmp_path: Path) -> None:
+    """Processors of eight lanes and sixteen registers want twelve sums, whatever the sizes: six
+    rows by two vectors, or four by three with every register taken."""
+    from tunefarm.devices.cpu import cpu_features
+    from tunefarm.search.spaces.register_tile import register_tile_space
+
+    if "avx2" not in cpu_features():
+        pytest.skip("its code runs on processors with AVX2")
+    narrow = parse_target("llvm:mcpu=x86-64-v3:num-cores=2")
+    program = imported(tmp_path, models.single_matmul(tmp_path / "square.onnx", 64), narrow)
+    bench = Bench(program, program.tasks[0], narrow, workers, tmp_path)
+    space = register_tile_space(bench.workload, narrow)
+    assert space is not None
+    twelve = {}
+    for one in space.modelled():
+        tile = space._tile(one.point.values)
+        assert tile is not None
+        if tile.accumulators == 12:
+            twelve.setdefault((tile.rows, tile.vectors), []).append(one)
+    assert set(twelve) >= {(4, 3), (6, 2)}
+    assert {space._tile(one.point.values).unroll for one in twelve[4, 3]} == {1}
+    for number, shape in enumerate(((4, 3), (6, 2))):
+        best = min(twelve[shape], key=lambda one: one.seconds)
+        proposal = space.realise(best.point, 0)
+        assert proposal is not None
+        bench.check(proposal, str(number))
+
+
 def test_no_point_needs_more_registers_than_there_are(kernels: Program, target) -> None:
     from tunefarm.search import replay
     from tunefarm.search.spaces.form import reduction_of
