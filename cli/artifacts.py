@@ -150,7 +150,11 @@ def verify_(path: Path, as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="An .npz with one array per input.  [default: random]",
 )
-@click.option("--outputs", type=click.Path(path_type=Path), help="Write the outputs here (.npz).")
+@click.option(
+    "--outputs",
+    type=click.Path(path_type=Path),
+    help="Write the outputs here (.npz; of bfloat16, which it cannot hold, as float32).",
+)
 @click.option("--repeat", default=10, show_default=True, help="Requests after the first.")
 @json_option
 def run(path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_json: bool) -> None:
@@ -160,18 +164,21 @@ def run(path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_j
     import numpy as np
 
     from tunefarm.errors import UsageError
+    from tunefarm.frontend.dtypes import for_npz, from_npz, numpy_dtype
     from tunefarm.results.loader import load
 
     model = load(path)
     if inputs is None:
         generator = np.random.default_rng(0)
         feed = {
-            s["name"]: generator.uniform(-1, 1, s["shape"]).astype(s["dtype"]) for s in model.inputs
+            s["name"]: generator.uniform(-1, 1, s["shape"]).astype(numpy_dtype(s["dtype"]))
+            for s in model.inputs
         }
     else:
+        types = {s["name"]: s["dtype"] for s in model.inputs}
         try:
             with np.load(inputs, allow_pickle=False) as stored:
-                feed = {name: stored[name] for name in stored.files}
+                feed = {name: from_npz(stored[name], types.get(name, "")) for name in stored.files}
         except (OSError, ValueError) as error:
             raise UsageError(f"{inputs} is not an .npz of arrays: {error}") from None
     results = model(feed)
@@ -181,7 +188,8 @@ def run(path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_j
         model(feed)
         latencies.append(time.perf_counter() - started)
     if outputs is not None:
-        np.savez(outputs, allow_pickle=False, **results)
+        written = {name: for_npz(array) for name, array in results.items()}
+        np.savez(outputs, allow_pickle=False, **written)
     timings: dict[str, Any] = {f"{k}_ms": round(v * 1e3, 4) for k, v in model.timings.items()}
     timings["median_ms"] = round(statistics.median(latencies) * 1e3, 4)
     shapes = {name: list(array.shape) for name, array in results.items()}

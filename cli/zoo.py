@@ -13,8 +13,15 @@ from tunefarm.cli.common import json_option, show_json
 @click.argument("name", required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="[default: NAME.onnx]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the weights.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float16", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="Of the weights, and of what goes in and comes out.",
+)
 @json_option
-def command(name: str | None, output: Path | None, seed: int, as_json: bool) -> None:
+def command(name: str | None, output: Path | None, seed: int, dtype: str, as_json: bool) -> None:
     """Write a real network with seeded random weights: one of the onnx package's, a transformer, or
     a convolutional network for small devices.
 
@@ -26,5 +33,5 @@ def command(name: str | None, output: Path | None, seed: int, as_json: bool) -> 
         names = list(zoo_names())
         show_json({"networks": names}) if as_json else click.echo("\n".join(names))
         return
-    path = write_zoo_model(name, output or Path(f"{name}.onnx"), seed)
+    path = write_zoo_model(name, output or Path(f"{name}.onnx"), seed, dtype)
     show_json({"path": str(path)}) if as_json else click.echo(str(path))

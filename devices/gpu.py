@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tunefarm.devices.target import Target
+from tunefarm.devices.target import Target, make_target
 from tunefarm.errors import UnsupportedTarget
 
 STATIC_SHARED = 48 << 10
-"""Bytes of shared memory that a block may have without asking: TVM's kernels do not ask."""
+"""Bytes of shared memory that a block may have without asking. TVM asks for what a kernel takes
+dynamically, as those for tensor cores do."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,12 @@ def arch_of(target: Target) -> Arch:
             hint=f"Write cuda:arch=sm_80; known are {known}.",
         )
     return _ARCHS[int(match[1])]
+
+
+def with_dynamic_shared(target: Target) -> Target:
+    """`target` for kernels whose shared memory is asked for at launch."""
+    limits = {**dict(target.attrs), "max_shared_memory_per_block": arch_of(target).shared}
+    return make_target(target.kind, limits)
 
 
 def completed(target: Target) -> Target:

@@ -15,12 +15,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import onnx
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
 from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
+from tunefarm.frontend.dtypes import is_float, numpy_dtype
+from tunefarm.frontend.half import half_types, widen
 from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
 from tunefarm.frontend.onnx_padding import fold_padding
 from tunefarm.frontend.onnx_passes import PASSES, Graph
@@ -140,7 +141,8 @@ def run_import(request: ImportRequest) -> None:
         )
     original = model.SerializeToString()
     graph = Graph(model)
-    for graph_pass in (*PASSES, fold_padding, shuffles_after_depthwise):
+    half = (widen,) if request.target.kind == "llvm" and half_types(model) else ()
+    for graph_pass in (*half, *PASSES, fold_padding, shuffles_after_depthwise):
         started, before = time.perf_counter(), len(graph.nodes)
         graph_pass(graph)
         log.note(f"onnx.{graph_pass.__name__}", started, f"{before} to {len(graph.nodes)} nodes")
@@ -211,5 +213,6 @@ def _check_operators(model: onnx.ModelProto) -> None:
 
 def _check_inputs(inputs: tuple[TensorSpec, ...]) -> None:
     for spec in inputs:
-        if np.dtype(spec.dtype).kind not in "fiub":
+        dtype = numpy_dtype(spec.dtype)
+        if not is_float(dtype) and dtype.kind not in "iub":
             raise UnsupportedModel(f"input {spec.name!r} has dtype {spec.dtype}")

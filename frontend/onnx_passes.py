@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,6 +28,7 @@ _FOLDABLE = frozenset(
 _CLIP_READS_BOUNDS = 11  # the opset since which they are inputs
 _SHAPE_LIMIT = 1024
 """Elements of a constant that may be a shape."""
+_FLOATS = ("float32", "float16", "bfloat16")
 _FOLD_LIMIT = 2**27  # elements: a larger constant stays an operation
 
 
@@ -176,18 +178,19 @@ def extremes_to_clip(graph: Graph) -> None:
 
 @dataclass
 class _Affine:
-    """y = scale * x + shift per channel of a (N, C, ...) tensor."""
+    """y = scale * x + shift per channel of a (N, C, ...) tensor of this type."""
 
     scale: NDArray[np.float64]
     shift: NDArray[np.float64]
     source: str
     rank: int
+    dtype: np.dtype[Any]
 
 
 def fold_affine(graph: Graph) -> None:
     """Fold per-channel scales and shifts (BatchNormalization, Mul, Add) into the convolution
     before them; where there is none, into one multiplication and one addition."""
-    ranks = _ranks(graph)
+    types = _types(graph)
     used = graph.uses()
     producers = {name: node for node in graph.nodes for name in node.output}
     pending: dict[str, _Affine] = {}
@@ -198,7 +201,7 @@ def fold_affine(graph: Graph) -> None:
             nodes.extend(_affine_nodes(graph, name, pending.pop(name)))
 
     for node in graph.nodes:
-        affine = _as_affine(graph, node, ranks)
+        affine = _as_affine(graph, node, types)
         if affine is None:
             for name in node.input:
                 emit(name)
@@ -230,13 +233,23 @@ def fold_affine(graph: Graph) -> None:
     graph.nodes = nodes
 
 
-def _ranks(graph: Graph) -> dict[str, int]:
+def _types(graph: Graph) -> dict[str, tuple[int, np.dtype[Any]]]:
+    """Rank and element type of what ONNX infers them of."""
     inferred = graph.inferred()
-    values = [*inferred.value_info, *inferred.input, *inferred.output]
-    return {v.name: len(v.type.tensor_type.shape.dim) for v in values}
+    tensors = {
+        value.name: value.type.tensor_type
+        for value in (*inferred.value_info, *inferred.input, *inferred.output)
+    }
+    return {
+        name: (len(tensor.shape.dim), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        for name, tensor in tensors.items()
+        if tensor.elem_type
+    }
 
 
-def _as_affine(graph: Graph, node: onnx.NodeProto, ranks: dict[str, int]) -> _Affine | None:
+def _as_affine(
+    graph: Graph, node: onnx.NodeProto, types: dict[str, tuple[int, np.dtype[Any]]]
+) -> _Affine | None:
     constants = graph.constants
     if node.op_type == "BatchNormalization" and len(node.output) == 1:
         if not all(name in constants for name in node.input[1:]):
@@ -244,21 +257,22 @@ def _as_affine(graph: Graph, node: onnx.NodeProto, ranks: dict[str, int]) -> _Af
         gamma, beta, mean, var = (constants[n].astype(np.float64) for n in node.input[1:])
         epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
         scale = gamma / np.sqrt(var + epsilon)
-        return _Affine(scale, beta - mean * scale, node.input[0], ranks.get(node.input[0], 4))
+        rank, dtype = types.get(node.input[0], (4, constants[node.input[1]].dtype))
+        return _Affine(scale, beta - mean * scale, node.input[0], rank, dtype)
     if node.op_type in ("Mul", "Add") and len(node.input) == 2:
         known = [name in constants for name in node.input]
         if sum(known) != 1:
             return None
         source, constant = node.input[known.index(False)], constants[node.input[known.index(True)]]
-        rank = ranks.get(source, 0)
+        rank, dtype = types.get(source, (0, constant.dtype))
         shape = (1,) * (rank - constant.ndim) + constant.shape
         per_channel = rank >= 3 and len(shape) == rank and max(shape[:1] + shape[2:]) == 1
-        if not per_channel or constant.dtype != np.float32:
+        if not per_channel or constant.dtype.name not in _FLOATS:
             return None
         values = constant.reshape(shape[1]).astype(np.float64)
         if node.op_type == "Mul":
-            return _Affine(values, np.zeros_like(values), source, rank)
-        return _Affine(np.ones_like(values), values, source, rank)
+            return _Affine(values, np.zeros_like(values), source, rank, dtype)
+        return _Affine(np.ones_like(values), values, source, rank, dtype)
     return None
 
 
@@ -287,7 +301,7 @@ def _affine_nodes(graph: Graph, name: str, affine: _Affine) -> list[onnx.NodePro
     needed = [part for part in parts if not np.all(part[1] == part[2])] or parts[-1:]
     for index, (op, values, _) in enumerate(needed):
         constant = f"{name}::{op.lower()}"
-        graph.constants[constant] = values.reshape(shape).astype(np.float32)
+        graph.constants[constant] = values.reshape(shape).astype(affine.dtype)
         output = name if index == len(needed) - 1 else f"{name}::scaled"
         nodes.append(helper.make_node(op, [source, constant], [output]))
         source = output

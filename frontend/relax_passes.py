@@ -19,6 +19,7 @@ from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.exponentials import exponentials
 from tunefarm.frontend.pass_log import PassLog, run_passes
 from tunefarm.frontend.program import TensorSpec, TuningTask
+from tunefarm.frontend.relax_half import sums_in_float32
 from tunefarm.frontend.tir import (
     argument_specs,
     free_arguments,
@@ -60,7 +61,7 @@ def simplify(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule
 def lower(module: tvm.IRModule, target: Target, log: PassLog, stage: str) -> tvm.IRModule:
     """Operators to TensorIR, fused; the arguments whose layout is free (constants) are marked."""
     passes = [
-        transform.LegalizeOps(),
+        transform.LegalizeOps(sums_in_float32()),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         transform.FuseOps(),

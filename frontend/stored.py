@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.ir.expr import GenericConst, Var
 from tvm_ffi import structural_map
 
+from tunefarm.frontend.dtypes import from_npz, numpy_dtype
 from tunefarm.frontend.program import weights_of
 
 LARGE = 1024
@@ -28,7 +29,7 @@ def save_program(module: Any, path: Path) -> None:
 
     def apart(constant: Any) -> Any:
         array = constant.value
-        if int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize < LARGE:
+        if int(np.prod(array.shape)) * numpy_dtype(str(array.dtype)).itemsize < LARGE:
             return constant
         handle = constant.__chandle__()
         if handle not in found:
@@ -46,13 +47,16 @@ def load_program_module(path: Path) -> Any:
     module = tvm.ir.load_json(path.read_text())
     constants: dict[str, Any] = {}
     with np.load(weights_of(path)) as arrays:
-        for name in arrays.files:
-            constants[name] = relax.const(arrays[name])
 
-    def again(variable: Any) -> Any:
-        return constants.get(variable.name, variable)
+        def again(variable: Any) -> Any:
+            name = str(variable.name)
+            if name not in arrays:
+                return variable
+            if name not in constants:
+                constants[name] = relax.const(from_npz(arrays[name], str(variable.ty.dtype)))
+            return constants[name]
 
-    return _mapped(module, Var, again)
+        return _mapped(module, Var, again)
 
 
 def _mapped(module: Any, kind: type, change: Any) -> Any:

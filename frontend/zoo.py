@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 
 from tunefarm.errors import UsageError
+from tunefarm.frontend.dtypes import HALF
+from tunefarm.frontend.half import narrowed
 from tunefarm.frontend.mobile import NETWORKS, mobile
 from tunefarm.frontend.onnx_passes import Graph
 from tunefarm.frontend.transformers import SHAPES, transformer
@@ -70,7 +72,10 @@ def zoo_model(name: str, seed: int = 0) -> onnx.ModelProto:
     return model
 
 
-def write_zoo_model(name: str, path: Path, seed: int = 0) -> Path:
+def write_zoo_model(name: str, path: Path, seed: int = 0, dtype: str = "float32") -> Path:
+    """The network in a file, its numbers of type `dtype`."""
     model = zoo_model(name, seed)
+    if dtype in HALF:
+        model = narrowed(model, dtype)
     write_atomically(path, model.SerializeToString(deterministic=True))
     return path

@@ -72,6 +72,7 @@ def run_assemble(request: AssembleRequest) -> Assembled:
 
     from tunefarm.frontend.stored import load_program_module
     from tunefarm.measure import joining
+    from tunefarm.measure.lowering import pipeline
     from tunefarm.search import replay
     from tunefarm.search.intrinsics import register_intrinsics
     from tunefarm.search.plugins import load_plugins
@@ -99,7 +100,7 @@ def run_assemble(request: AssembleRequest) -> Assembled:
         on_gpu = request.target.kind == "cuda"
         if on_gpu:
             module = replay.by_default(module, request.target)
-        executable = relax.build(module, target)
+        executable = relax.build(module, target, tir_pipeline=pipeline(request.target))
     temporary = request.library.with_name(f".{os.getpid()}.so")
     temporary.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -14,6 +14,7 @@ import tvm_ffi
 from tunefarm.devices.gpu import arch_of
 from tunefarm.measure import cubin
 from tunefarm.measure.build import BuildRequest, Library
+from tunefarm.measure.lowering import pipeline
 from tunefarm.search import replay
 from tunefarm.search.intrinsics import register_intrinsics
 from tunefarm.search.plugins import load_plugins
@@ -47,7 +48,8 @@ def _cuda_library(kernel: Any, request: BuildRequest) -> Library:
         InvalidTrace: no block of it fits a multiprocessor.
     """
     arch = arch_of(request.target)
-    built = tvm.tirx.build(kernel, target=replay.tvm_target(request.target))
+    target = replay.tvm_target(request.target)
+    built = tvm.tirx.build(kernel, target=target, pipeline=pipeline(request.target))
     imports, resources = cubin.pack_imports(built, arch.name)
     for one in resources:
         if one.registers * one.threads > arch.registers or one.shared_bytes > arch.shared:

@@ -1,17 +1,22 @@
 """What a model computes: ONNX Runtime's outputs for the parity check's inputs, made in a child.
 
+Of a model in half precision they are those of the same model in single precision.
+
 They are made where the model was compiled. Whoever checks a library against them, on its device,
 needs the runtime alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tunefarm.errors import JobFailed
+from tunefarm.frontend.dtypes import HALF, narrowest
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.home import atomically
 from tunefarm.measure.gate import Array, make_input
@@ -50,18 +55,40 @@ def run_expected(request: ExpectedRequest) -> None:
     """In the child."""
     import onnxruntime
 
+    precision, model = exact_model(request.model)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = request.threads
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(request.model), options, ["CPUExecutionProvider"])
-    arrays = {}
+    session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
+    arrays: dict[str, Any] = {"precision": np.array(precision)}
     for seed in request.seeds:
         inputs = parity_inputs(request.inputs, seed)
-        feed = {spec.name: array for spec, array in zip(request.inputs, inputs, strict=True)}
+        feed = exact_feed(request.inputs, inputs)
         for number, output in enumerate(session.run(None, feed)):
             arrays[f"{seed}/{number}"] = output
     with atomically(request.file) as file:
         np.savez(file, **arrays)
+
+
+def exact_model(path: Path) -> tuple[str, str | bytes]:
+    """The narrowest type of a model's floating-point numbers, and what is computed in its place: a
+    model in half precision from end to end in float32, by its bytes; another as it is, by its path.
+    """
+    import onnx
+
+    from tunefarm.frontend.half import half_types, widened
+
+    model = onnx.load(path)
+    types = half_types(model)
+    return narrowest(types), widened(model).SerializeToString() if types else str(path)
+
+
+def exact_feed(inputs: Sequence[TensorSpec], arrays: Sequence[Array]) -> dict[str, Array]:
+    """What `exact_model` takes for these inputs, by name."""
+    return {
+        spec.name: array.astype(np.float32) if spec.dtype in HALF else array
+        for spec, array in zip(inputs, arrays, strict=True)
+    }
 
 
 def parity_inputs(inputs: tuple[TensorSpec, ...], seed: int) -> list[Array]:
@@ -70,8 +97,9 @@ def parity_inputs(inputs: tuple[TensorSpec, ...], seed: int) -> list[Array]:
     ]
 
 
-def expected_outputs(file: Path, seed: int) -> list[Array]:
-    """Of the inputs of `seed`, in the model's order."""
+def expected_outputs(file: Path, seed: int) -> tuple[list[Array], str]:
+    """Of the inputs of `seed`, in the model's order; and the model's precision (`gate.parity`)."""
     with np.load(file) as arrays:
         mine = [name for name in arrays.files if name.startswith(f"{seed}/")]
-        return [arrays[f"{seed}/{number}"] for number in range(len(mine))]
+        outputs = [arrays[f"{seed}/{number}"] for number in range(len(mine))]
+        return outputs, str(arrays["precision"])

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tunefarm.frontend.dtypes import HALF, is_float, numpy_dtype, rounding
 from tunefarm.frontend.program import TensorSpec
 
 Array = NDArray[Any]
-POISON = {"f": np.nan, "i": -(2**7) + 1, "u": 2**7 + 1, "b": 1}
-"""Fills an output before a run, by dtype kind, so that what a kernel leaves unwritten is seen."""
+POISON = {"i": -(2**7) + 1, "u": 2**7 + 1, "b": 1}
+"""Fills an output before a run, by dtype kind, so that what a kernel leaves unwritten is seen.
+Floating-point numbers are none."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +27,15 @@ class Tolerance:
 def tolerance(dtype: str, reduction: int) -> Tolerance:
     """Allowed error of one output element, relative to the output's scale.
 
-    Reordering a sum of n terms moves it by about sqrt(n) roundings; 32 of those are allowed.
-    Integers must be exact.
+    Reordering a sum of n terms moves it by about sqrt(n) roundings; 32 of those are allowed. What
+    is rounded to half precision was summed in single precision. Integers must be exact.
 
     Args:
         reduction: terms summed into one element, at least 1.
     """
-    kind = np.dtype(dtype)
-    if kind.kind != "f":
+    if not is_float(numpy_dtype(dtype)):
         return Tolerance(0.0, 0.0)
-    error = float(32 * np.finfo(kind).eps * math.sqrt(max(1, reduction)))
+    error = 32 * rounding(dtype) * math.sqrt(1 if dtype in HALF else max(1, reduction))
     return Tolerance(error, error)
 
 
@@ -42,11 +43,13 @@ def disagreement(result: Array, reference: Array, allowed: Tolerance) -> str:
     """Empty when `result` is right, else one sentence that says how wrong it is."""
     if result.shape != reference.shape:
         return f"shape {result.shape} instead of {reference.shape}"
-    if result.dtype.kind != "f":
+    if not is_float(result.dtype):
         wrong = int(np.count_nonzero(result != reference))
         return f"{wrong} of {result.size} elements differ" if wrong else ""
     # Most results are right by far, and this is on every candidate's path: the whole allowance is
     # never less than its absolute part. What is not a number fails the comparison.
+    if result.dtype.name in HALF:  # whose largest number is soon reached, or whose steps are wide
+        result, reference = result.astype(np.float32), reference.astype(np.float32)
     with np.errstate(invalid="ignore", over="ignore"):
         largest = float(np.max(np.abs(result - reference), initial=0.0))
     top = float(np.max(np.abs(reference), initial=0.0))
@@ -69,16 +72,16 @@ def disagreement(result: Array, reference: Array, allowed: Tolerance) -> str:
 def make_input(spec: TensorSpec, seed: int, positive: bool) -> Array:
     """A random argument: uniform in (-1, 1), or (0.1, 1) for kernels that take roots or logs."""
     generator = np.random.default_rng(seed)
-    dtype = np.dtype(spec.dtype)
-    if dtype.kind == "f":
+    dtype = numpy_dtype(spec.dtype)
+    if is_float(dtype):
         low = 0.1 if positive else -1.0
         return generator.uniform(low, 1.0, spec.shape).astype(dtype)
     return generator.integers(0, 2, spec.shape).astype(dtype)
 
 
 def poisoned(spec: TensorSpec) -> Array:
-    dtype = np.dtype(spec.dtype)
-    return np.full(spec.shape, POISON[dtype.kind], dtype=dtype)
+    dtype = numpy_dtype(spec.dtype)
+    return np.full(spec.shape, np.nan if is_float(dtype) else POISON[dtype.kind], dtype=dtype)
 
 
 def reduction_length(flops: float, output: TensorSpec) -> int:
@@ -91,7 +94,8 @@ class Parity:
     """A model's outputs against an independent runtime's.
 
     `max_rel_err` is per element, over the larger of the reference's magnitude and 1 % of its
-    root mean square (an element that cancels to almost nothing has no relative error to speak of).
+    root mean square (an element that cancels to almost nothing has no relative error to speak of);
+    of a model in half precision, all of the root mean square.
     """
 
     max_abs_err: float
@@ -100,15 +104,21 @@ class Parity:
     against: str = "onnxruntime"
 
 
-def parity(results: list[Array], references: list[Array], limit: float = 1e-3) -> Parity:
-    """Worst error over all outputs."""
+def parity(results: list[Array], references: list[Array], precision: str = "float32") -> Parity:
+    """Worst error over all outputs: at most 1e-3, or 16 roundings of half precision.
+
+    Args:
+        precision: the narrowest type of the model's floating-point numbers.
+    """
+    half = precision in HALF
+    limit, least = (16 * rounding(precision), 1.0) if half else (1e-3, 0.01)
     worst_abs = worst_rel = 0.0
     for result, reference in zip(results, references, strict=True):
         got, want = result.astype(np.float64), reference.astype(np.float64)
         if got.shape != want.shape or not np.array_equal(np.isfinite(got), np.isfinite(want)):
             return Parity(math.inf, math.inf, False)
         error = np.abs(np.nan_to_num(got) - np.nan_to_num(want))
-        floor = 0.01 * float(np.sqrt(np.mean(np.nan_to_num(want) ** 2)))
+        floor = least * float(np.sqrt(np.mean(np.nan_to_num(want) ** 2)))
         scale = np.maximum(np.abs(np.nan_to_num(want)), max(floor, 1e-30))
         worst_abs = max(worst_abs, float(error.max(initial=0.0)))
         worst_rel = max(worst_rel, float((error / scale).max(initial=0.0)))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tunefarm.frontend.dtypes import for_npz, is_float, numpy_dtype
 from tunefarm.home import write_atomically
 from tunefarm.measure.backend import backend
 from tunefarm.measure.build import Library
@@ -100,7 +101,7 @@ class Kernel:
 
 
 def _bytes(tensor: Any) -> int:
-    return int(math.prod(tensor.shape)) * np.dtype(str(tensor.dtype)).itemsize
+    return int(math.prod(tensor.shape)) * numpy_dtype(str(tensor.dtype)).itemsize
 
 
 def _copy(tensor: Any) -> Any:
@@ -154,12 +155,12 @@ def make_reference(library: Library, facts: KernelFacts, protocol: Protocol) -> 
     kernel = Kernel(library, facts)
     seconds = []
     for positive in (False, True):
-        outputs = {}
+        outputs: dict[str, Any] = {}
         for seed in protocol.seeds:
             arguments = kernel.bind(make_inputs(facts, seed, positive))
             seconds.append(_seconds(kernel, arguments))
-            outputs[f"out{seed}"] = arguments[-1].numpy()
-        if all(np.isfinite(o).all() for o in outputs.values() if o.dtype.kind == "f"):
+            outputs[f"out{seed}"] = for_npz(arguments[-1].numpy())
+        if all(np.isfinite(o).all() for o in outputs.values() if is_float(o.dtype)):
             break
     temporary = facts.reference.with_suffix(".tmp.npz")
     temporary.parent.mkdir(parents=True, exist_ok=True)

@@ -126,7 +126,7 @@ def check(request: CheckRequest) -> Checked:
         found = Parity(0.0, 0.0, True)
         for seed in request.protocol.seeds:
             outputs = model(parity_inputs(request.inputs, seed))
-            one = parity(outputs, expected_outputs(request.expected, seed))
+            one = parity(outputs, *expected_outputs(request.expected, seed))
             found = max(found, one, key=lambda parity: parity.max_rel_err)
         if found.passed:
             watched = library in request.watched

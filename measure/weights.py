@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.home import atomically
 
 Array = NDArray[Any]
@@ -49,7 +50,7 @@ def write(path: Path, arrays: Sequence[Array]) -> None:
         file.write(len(header).to_bytes(_LENGTH, "little") + header)
         for row, array in zip(rows, arrays, strict=True):
             file.seek(row["offset"])
-            file.write(np.ascontiguousarray(array).data)
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         file.truncate(offset)
 
 
@@ -89,7 +90,7 @@ def arrays(memory: memoryview) -> list[Array]:
 
 
 def _array(memory: memoryview, shape: list[int], dtype: str, offset: int) -> Array:
-    kind, count = np.dtype(dtype), math.prod(shape)
+    kind, count = numpy_dtype(dtype), math.prod(shape)
     if any(not isinstance(size, int) or size < 0 for size in shape):
         raise ValueError(f"a tensor of shape {shape}")
     if offset % ALIGNMENT or offset < 0 or offset + count * kind.itemsize > len(memory):

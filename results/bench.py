@@ -27,7 +27,6 @@ class BenchProtocol:
         processes: fresh ones of each runtime and setting, in turns with the others'.
         seconds: of samples in each; `least` samples at least (see `serve.Measure`).
         prepare_limit_s, measure_limit_s: the most that one process may take.
-        parity: the largest relative error that counts as right.
         confidence, margin, resamples: see `measure.stats.compare`.
     """
 
@@ -37,7 +36,6 @@ class BenchProtocol:
     seed: int = 0
     prepare_limit_s: float = 1800.0
     measure_limit_s: float = 600.0
-    parity: float = 1e-3
     confidence: float = 0.95
     margin: float = 0.005
     resamples: int = 10_000

@@ -25,10 +25,10 @@ def figures(entries: Sequence[Entry], protocol: BenchProtocol) -> list[dict[str,
     best: dict[str, Entry] = {}
     for one in entries:
         known = best.get(one.runtime)
-        if known is None or _rank(one, protocol) < _rank(known, protocol):
+        if known is None or _rank(one) < _rank(known):
             best[one.runtime] = one
     ours = best.get(OURS)
-    if ours is not None and (ours.out or not _is_right(ours, protocol)):
+    if ours is not None and (ours.out or not _is_right(ours)):
         ours = None
     return [_row(one, ours, protocol) for one in best.values()]
 
@@ -60,10 +60,10 @@ def _against_best(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"best": best, "ours_faster": others[best] / right[OURS]}
 
 
-def _rank(one: Entry, protocol: BenchProtocol) -> tuple[bool, bool, float]:
+def _rank(one: Entry) -> tuple[bool, bool, float]:
     if one.out:
         return True, True, 0.0
-    return False, not _is_right(one, protocol), _median_s(one)
+    return False, not _is_right(one), _median_s(one)
 
 
 def _median_s(one: Entry) -> float:
@@ -74,8 +74,8 @@ def _error(one: Entry) -> float:
     return max(report.max_rel_err for report in one.reports)
 
 
-def _is_right(one: Entry, protocol: BenchProtocol) -> bool:
-    return _error(one) <= protocol.parity
+def _is_right(one: Entry) -> bool:
+    return all(report.right for report in one.reports)
 
 
 def _row(one: Entry, ours: Entry | None, protocol: BenchProtocol) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _row(one: Entry, ours: Entry | None, protocol: BenchProtocol) -> dict[str, A
         "first_ms": float(np.median([report.first_s for report in reports])) * 1e3,
         "peak_bytes": max(report.peak_bytes for report in reports),
         "max_rel_err": error if math.isfinite(error) else None,
-        "right": _is_right(one, protocol),
+        "right": _is_right(one),
         "disturbed": sum(not report.steady for report in reports),
     }
     if ours is not None and one is not ours and row["right"]:

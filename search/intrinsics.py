@@ -18,6 +18,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from tunefarm.search.tensor_cores import register_bfloat16
+
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SUBMODULES = {"llvm": {"x86_64": ("x86",), "aarch64": ("arm_cpu",)}, "cuda": {"": ("cuda",)}}
 
@@ -42,6 +44,8 @@ def register_intrinsics(kind: str, machine: str = "x86_64") -> tuple[str, ...]:
     with _without_stack():
         for name in names:
             importlib.import_module(f"{_PACKAGE}.{name}")
+        if "cuda" in names:
+            register_bfloat16()
     return names
 
 

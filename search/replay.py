@@ -15,6 +15,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 from tvm_ffi import structural_walk
 
+from tunefarm.devices.gpu import with_dynamic_shared
 from tunefarm.devices.target import Target
 from tunefarm.errors import last_line
 from tunefarm.frontend.program import TensorSpec
@@ -25,6 +26,8 @@ from tunefarm.search.prefetch import KEY as PREFETCH
 from tunefarm.search.prefetch import prefetching
 from tunefarm.search.streaming import KEY as STREAM
 from tunefarm.search.streaming import streaming
+from tunefarm.search.tensor_cores import RULES as TENSOR_CORES
+from tunefarm.search.tensor_cores import schedule_rules
 
 KERNEL = "kernel"
 """Name of a built kernel's entry function."""
@@ -46,8 +49,6 @@ def tvm_target(target: Target) -> Any:
     return tvm.target.Target(target.tvm)
 
 
-TENSOR_CORES = "cuda-tensorcore"
-"""TVM's name of the rules for them; those of a target's kind have the kind's name."""
 _TENSORISED = '"meta_schedule.auto_tensorize"'
 
 
@@ -56,10 +57,14 @@ def make_context(workload: Any, target: Target, rules: str = "") -> Any:
     those of its kind."""
     register_intrinsics(target.kind, platform.machine())
     generator = "post-order-apply"
+    if rules == TENSOR_CORES:
+        target = with_dynamic_shared(target)
     if rules or target.kind == "cuda":  # whose rules would be those for tensor cores alone
         rules = rules or target.kind
         generator = ms.space_generator.PostOrderApply(
-            sch_rules=rules, postprocs=rules, mutator_probs=rules
+            sch_rules=schedule_rules() if rules == TENSOR_CORES else rules,
+            postprocs=rules,
+            mutator_probs=rules,
         )
     return ms.TuneContext(
         workload,

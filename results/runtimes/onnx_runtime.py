@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tunefarm.results.runtimes.contract import Run, Runtime, Subject
+from tunefarm.measure.expected import exact_feed, exact_model
+from tunefarm.results.runtimes.contract import Array, Run, Runtime, Subject
+
+_PROVIDERS = ["CPUExecutionProvider"]
 
 
 class OnnxRuntime(Runtime):
@@ -16,20 +19,27 @@ class OnnxRuntime(Runtime):
     settings: ClassVar[tuple[str, ...]] = ("spinning", "sleeping")
 
     def load(self, subject: Subject, setting: str) -> Run:
+        import onnxruntime
+
         options = _options(subject.threads)
         options.add_session_config_entry(
             "session.intra_op.allow_spinning", "1" if setting == "spinning" else "0"
         )
-        return _session(subject, options)
+        session = onnxruntime.InferenceSession(str(subject.model), options, _PROVIDERS)
+        return lambda feed: list(session.run(list(subject.outputs), dict(feed)))
 
 
-def reference(subject: Subject) -> Run:
-    """The model without any rewriting: what all results are held against."""
+def reference(subject: Subject, feed: Mapping[str, Array]) -> tuple[list[Array], str]:
+    """What the model computes without any rewriting, in single precision: all results are held
+    against it. And the model's precision (`measure.gate.parity`)."""
     import onnxruntime
 
     options = _options(subject.threads)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return _session(subject, options)
+    precision, model = exact_model(subject.model)
+    session = onnxruntime.InferenceSession(model, options, _PROVIDERS)
+    arrays = [feed[spec.name] for spec in subject.inputs]
+    return list(session.run(list(subject.outputs), exact_feed(subject.inputs, arrays))), precision
 
 
 def _options(threads: int) -> Any:
@@ -40,10 +50,3 @@ def _options(threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return options
-
-
-def _session(subject: Subject, options: Any) -> Run:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(subject.model), options, ["CPUExecutionProvider"])
-    return lambda feed: list(session.run(list(subject.outputs), dict(feed)))

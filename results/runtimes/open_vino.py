@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.results.runtimes.contract import Array, Run, Runtime, Subject
 
 
@@ -36,6 +37,13 @@ class OpenVino(Runtime):
         def run(feed: Mapping[str, Array]) -> list[Array]:
             request.infer(dict(feed), share_inputs=True)
             count = len(subject.outputs)
-            return [np.array(request.get_output_tensor(place).data) for place in range(count)]
+            return [_array(request.get_output_tensor(place)) for place in range(count)]
 
         return run
+
+
+def _array(tensor: Any) -> Array:
+    """A copy. OpenVINO shows bfloat16 as float16 of the same bits."""
+    array = np.array(tensor.data)
+    is_bfloat16 = tensor.element_type.get_type_name() == "bf16"
+    return array.view(numpy_dtype("bfloat16")) if is_bfloat16 else array

@@ -66,7 +66,8 @@ class Report:
         calls: inferences in a sample.
         peak_bytes: most memory that the process held, its interpreter included.
         max_rel_err: largest error against the reference, relative to each output's scale; infinite
-            for another shape, or where one is finite and the other is not.
+            for another shape, or where one is finite and the other is not; `right`: whether it is
+            small enough (see `gate.parity`).
         steady: whether the machine was all there before and after.
     """
 
@@ -76,6 +77,7 @@ class Report:
     calls: int
     peak_bytes: int
     max_rel_err: float
+    right: bool
     steady: bool = True
 
 
@@ -91,9 +93,9 @@ def serve(request: MakeReference | PrepareRuntime | Measure) -> Report | None:
     from tunefarm.results.runtimes.onnx_runtime import reference
 
     feed = _feed(request.subject.inputs, request.seed)
-    results = reference(request.subject)(feed)
+    results, precision = reference(request.subject, feed)
     named: dict[str, Any] = {str(place): result for place, result in enumerate(results)}
-    np.savez(request.path, **named)
+    np.savez(request.path, precision=np.array(precision), **named)
     return None
 
 
@@ -115,8 +117,8 @@ def _measure(request: Measure) -> Report:
     results = run(feed)
     first_s = time.perf_counter() - started
     with np.load(request.reference) as stored:
-        wanted = [stored[str(place)] for place in range(len(stored.files))]
-    error = parity(results, wanted).max_rel_err
+        wanted = [stored[str(place)] for place in range(len(stored.files) - 1)]
+        found = parity(results, wanted, str(stored["precision"]))
     fastest, warm_until = math.inf, time.perf_counter() + request.seconds / 5
     while time.perf_counter() < warm_until or fastest == math.inf:
         started = time.perf_counter()
@@ -132,7 +134,8 @@ def _measure(request: Measure) -> Report:
         elapsed = time.perf_counter() - started
         samples.append(elapsed / calls)
         spent += elapsed
-    return Report(load_s, first_s, tuple(samples), calls, _peak_bytes(), error)
+    error = found.max_rel_err
+    return Report(load_s, first_s, tuple(samples), calls, _peak_bytes(), error, found.passed)
 
 
 def _peak_bytes() -> int:

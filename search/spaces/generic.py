@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from tvm.s_tir.schedule import Trace
 
 from tunefarm.devices.gpu import arch_of
 from tunefarm.devices.target import Target
+from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.frontend.tir import argument_specs
 from tunefarm.search import replay
 from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.features import features_of_stores
 from tunefarm.search.spaces.gpu_tile import tiles
+from tunefarm.search.tensor_cores import PRODUCTS, pad_rows
+from tunefarm.search.tensor_cores import RULES as TENSOR_CORES
 
 _SAMPLING = {
     "SamplePerfectTile": KnobKind.TILE,
@@ -28,11 +30,10 @@ _SAMPLING = {
 
 def tensor_core_space(workload: Any, target: Target) -> GenericSpace | None:
     """Sketches that multiply on tensor cores; None where kernel or GPU have no use for them."""
-    products = {"float16", "int8"}  # TVM has intrinsics for these
     inputs = {spec.dtype for spec in argument_specs(workload["main"])}
-    if target.kind != "cuda" or not inputs & products & set(arch_of(target).tensor_cores):
+    if target.kind != "cuda" or not inputs & PRODUCTS & set(arch_of(target).tensor_cores):
         return None
-    space = GenericSpace(workload, target, replay.TENSOR_CORES)
+    space = GenericSpace(workload, target, TENSOR_CORES)
     return space if space.tensorised else None
 
 
@@ -44,13 +45,17 @@ class GenericSpace:
         self._workload = workload
         self._target = target
         self._context = replay.make_context(workload, target, rules)
-        self._traces = [s.trace for s in self._context.generate_design_space()]
+        schedules = self._context.generate_design_space()
+        if rules == TENSOR_CORES:
+            for schedule in schedules:
+                pad_rows(schedule)
+        self._traces = [schedule.trace for schedule in schedules]
         self._shapes = [self._structure(trace) for trace in self._traces]
 
     @property
     def tensorised(self) -> bool:
         """Whether any sketch multiplies on tensor cores."""
-        return any(replay.rules_of(shape) == replay.TENSOR_CORES for shape in self._shapes)
+        return any(replay.rules_of(shape) == TENSOR_CORES for shape in self._shapes)
 
     @cached_property
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
@@ -80,8 +85,8 @@ class GenericSpace:
         """Of contractions on a GPU; on a processor the families of their own know more."""
         if self._target.kind != "cuda":
             return ()
-        output = argument_specs(self._workload["main"])[0].dtype
-        element_bytes = np.dtype(output).itemsize
+        operand = argument_specs(self._workload["main"])[0].dtype
+        element_bytes = numpy_dtype(operand).itemsize
         arch = arch_of(self._target)
         return tuple(
             one

@@ -40,6 +40,7 @@ class Tile:
         rows, columns: of a block; the columns are the last loop of the result.
         own_rows, own_columns: of a thread, or of a warp on tensor cores.
         step: summed over between two loads of shared memory; depth: in all.
+        element_bytes, sum_bytes: of an element of the operands, and of a sum.
     """
 
     blocks: int
@@ -52,25 +53,26 @@ class Tile:
     depth: int
     tensor: bool
     element_bytes: int
+    sum_bytes: int = 4
 
     @property
     def shared_bytes(self) -> int:
-        """Both operands of a step; on tensor cores the result passes through it as well."""
+        """Both operands of a step; on tensor cores the sums pass through it as well."""
         operands = (self.rows + self.columns) * self.step * self.element_bytes
-        result = self.rows * self.columns * self.element_bytes if self.tensor else 0
-        return max(operands, result)
+        sums = self.rows * self.columns * self.sum_bytes if self.tensor else 0
+        return max(operands, sums)
 
     @property
     def sums(self) -> int:
         """Registers of a thread for what it sums up."""
         own = self.own_rows * self.own_columns
-        return own * self.element_bytes // (4 * 32) if self.tensor else own
+        return own * self.sum_bytes // (4 * 32) if self.tensor else own
 
     def fits(self, arch: Arch) -> bool:
         return (
             arch.warp <= self.threads <= arch.threads
             and self.sums <= MOST_SUMS
-            and self.shared_bytes <= STATIC_SHARED
+            and self.shared_bytes <= (arch.shared if self.tensor else STATIC_SHARED)
             and self.threads * (self.sums + 32) <= arch.registers
         )
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunefarm.frontend.dtypes import HALF, for_npz, numpy_dtype, rounding
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import (
     disagreement,
@@ -73,3 +74,19 @@ def test_parity() -> None:
     assert parity([want * 1.0005], [want]).max_rel_err == pytest.approx(5e-4, rel=0.01)
     assert not parity([want * 1.01], [want]).passed
     assert not parity([np.array([1.0, np.nan, 0.0])], [want]).passed
+
+
+@pytest.mark.parametrize("kind", HALF)
+def test_half_precision_is_held_to_its_own_roundings(kind: str) -> None:
+    """However long the sum: it is made in single precision."""
+    want = np.random.default_rng(0).uniform(-1, 1, 1000).astype(numpy_dtype(kind))
+    allowed = tolerance(kind, 4096)
+    assert disagreement(want.copy(), for_npz(want), allowed) == ""
+    twice = (want.astype(np.float32) * 2).astype(numpy_dtype(kind))
+    assert "elements differ" in disagreement(twice, want, allowed)
+    assert disagreement(poisoned(TensorSpec("y", (1000,), kind)), want, allowed)
+    exact = want.astype(np.float32)
+    off = (exact * (1 + 4 * rounding(kind))).astype(numpy_dtype(kind))
+    assert parity([off], [exact], kind).passed
+    assert not parity([off], [exact]).passed
+    assert not parity([twice], [exact], kind).passed

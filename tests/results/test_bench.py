@@ -98,7 +98,7 @@ def test_memory_is_the_processs_own(tmp_path: Path) -> None:
 
 def entry(name: str, setting: str, seconds: float, error: float = 0.0, processes: int = 6) -> Entry:
     samples = (seconds, seconds * 1.01, seconds)
-    report = Report(0.1, 0.2, samples, 1, 2**27, error)
+    report = Report(0.1, 0.2, samples, 1, 2**27, error, error < 1e-3)
     return Entry(name, setting, {}, reports=(report,) * processes)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from tests import models
@@ -21,6 +22,9 @@ from tests.command import start, tunefarm
 from tests.jobs import left_over, measured, wait_for
 from tests.mlflow_server import MlflowServer
 from tunefarm.costmodel.transfer import load_transfer
+from tunefarm.frontend.dtypes import numpy_dtype, rounding
+from tunefarm.frontend.half import narrowed
+from tunefarm.frontend.onnx_passes import Graph
 from tunefarm.home import Home
 from tunefarm.results.bundle import open_bundle
 from tunefarm.results.journal import Journal
@@ -357,6 +361,32 @@ def test_planted_faults_are_recorded_and_the_job_finishes(
     assert row["candidates"] == 12
     assert row["parity"]["passed"]
     assert left_over(str(farm["home"].root)) == []
+
+
+def test_a_model_in_half_precision(farm: dict[str, Any], tmp_path: Path) -> None:
+    """Of a type that NumPy has not: in, out, and through every file between."""
+    model = tmp_path / "half.onnx"
+    onnx.save(narrowed(onnx.load(models.vector_dense(tmp_path / "m.onnx", 256)), "bfloat16"), model)
+    submit = ("submit", model, "--targets", "llvm", "--trials", 8, "--json")
+    done = tunefarm(*submit, **farm["env"])
+    assert done.code == 0, done.err
+    row = done.json["targets"]["llvm"]
+    assert row["verdict"] == "FASTER"
+    assert row["failures"] == {}
+    assert row["parity"]["passed"]
+    assert 0 < row["parity"]["max_rel_err"] < 2 * rounding("bfloat16")
+    given, made = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(given, x=np.ones((1, 256), numpy_dtype("bfloat16")))
+    ran = tunefarm(
+        *("artifacts", "run", row["artifact"], "--inputs", given, "--outputs", made, "--json"),
+        **farm["env"],
+    )
+    assert ran.code == 0, ran.err
+    with np.load(made) as outputs:
+        assert outputs["y"].dtype == np.float32
+        (weights,) = Graph(onnx.load(model)).constants.values()
+        sums = weights.astype(np.float32).sum(axis=0, keepdims=True)
+        np.testing.assert_allclose(outputs["y"], sums, rtol=rounding("bfloat16"), atol=1e-3)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,49 @@
+"""Element types by name, bfloat16 among them, which NumPy has through `ml_dtypes` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HALF = ("float16", "bfloat16")
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The type of arrays of it.
+
+    Raises:
+        TypeError: there is none of that name.
+    """
+    if name == "bfloat16":
+        import ml_dtypes
+
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype(name)
+
+
+def for_npz(array: NDArray[Any]) -> NDArray[Any]:
+    """The array as a file of NumPy's can hold it: of bfloat16 it would keep nothing but bytes."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def from_npz(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """An array out of such a file, of the type `name` where the file has its bytes alone."""
+    return array.view(numpy_dtype(name)) if array.dtype.kind == "V" else array
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def rounding(name: str) -> float:
+    """The distance from one to the next number of a floating-point type."""
+    return 2.0**-7 if name == "bfloat16" else float(np.finfo(name).eps)
+
+
+def narrowest(names: Iterable[str]) -> str:
+    """Of types of floating-point numbers the one that rounds most; of none ``float32``."""
+    return max(names, key=rounding, default="float32")

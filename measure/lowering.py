@@ -1,0 +1,57 @@
+"""How kernels and whole models are lowered to machine code: the same way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm.s_tir import SBlock
+from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
+from tvm_ffi import structural_walk
+
+from tunefarm.devices.target import Target
+
+_OURS = "tunefarm-gpu"
+
+
+def pipeline(target: Target) -> str:
+    """The name of TVM's pipeline for `target`, for `tvm.tirx.build` and `relax.build`.
+
+    On a GPU, kernels that ask for their shared memory at launch keep their buffers apart: where
+    storage is used again by its size, sums in float32 come to lie in an operand's 16 bits, and TVM
+    refuses to store them there. A later pass uses that memory again by its bytes, which it does not
+    for other kernels.
+    """
+    if target.kind != "cuda":
+        return "default"
+    register_tir_pipeline(_OURS, _for_gpus)
+    return _OURS
+
+
+def _for_gpus() -> tuple[Any, Any, Any]:
+    lower, for_host, for_device = get_tir_pipeline("default")
+
+    @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
+    def lower_each(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        parts: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+        for variable, function in module.functions_items():
+            parts[asks_for_shared(function)][variable] = function
+        plain, asking = (tvm.IRModule(part, attrs=module.attrs) for part in parts)
+        with tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):
+            lowered = lower(asking)
+        lowered.update(lower(plain))
+        return lowered
+
+    return lower_each, for_host, for_device
+
+
+def asks_for_shared(function: Any) -> bool:
+    """Whether a kernel's shared memory is asked for at launch."""
+    found = False
+
+    def look(block: Any) -> None:
+        nonlocal found
+        found = found or any(one.scope() == "shared.dyn" for one in block.alloc_buffers)
+
+    structural_walk(function.body, (SBlock, look))
+    return found
