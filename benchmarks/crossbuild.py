@@ -2,12 +2,12 @@
 
     python benchmarks/crossbuild.py RESULTS.json [--archs sm_80,sm_90] [--tried 4]
 
-Matrix product, convolution, softmax, layer normalisation and the two products of attention, in fp32
-and fp16, one product in int8 too: the untuned kernel (DLight's default) and the first schedules of
-its design space, in the order of the hardware model where it has one. Each is compiled to machine
-code, whose registers, shared memory, spills and size are the compiler's own word; `cuobjdump`,
-where it is found (on the path or in NVIDIA's Python package), is asked whether the library's code
-is for the architecture. Nothing is run.
+Matrix product, convolution, softmax, layer normalisation and the two products of attention, in
+fp32, fp16 and bf16, one product in int8 too: the untuned kernel (DLight's default) and the first
+schedules of its design space, in the order of the hardware model where it has one. Each is compiled
+to machine code, whose registers, shared memory, spills and size are the compiler's own word;
+`cuobjdump`, where it is found (on the path or in NVIDIA's Python package), is asked whether the
+library's code is for the architecture. Nothing is run.
 """
 
 from __future__ import annotations
@@ -43,38 +43,50 @@ COMPILE_LIMIT_S = 120.0
 DRAWS = 400
 
 
+def sums(dtype: str) -> str:
+    """The type that products are summed in, as in an imported model."""
+    return "int32" if dtype == "int8" else "float32"
+
+
+def rounded(tensor: Any, dtype: str) -> Any:
+    return tensor if dtype in ("float32", "int8") else topi.cast(tensor, dtype)
+
+
 def product(dtype: str) -> list[Any]:
     a, b = (te.placeholder((1024, 1024), dtype, n) for n in "ab")
-    return [a, b, topi.nn.matmul(a, b, out_dtype="int32" if dtype == "int8" else dtype)]
+    return [a, b, rounded(topi.nn.matmul(a, b, out_dtype=sums(dtype)), dtype)]
 
 
 def convolution(dtype: str) -> list[Any]:
     image = te.placeholder((1, 56, 56, 64), dtype, "x")
     taps = te.placeholder((3, 3, 64, 64), dtype, "w")
-    return [image, taps, topi.nn.conv2d_nhwc(image, taps, 1, 1, 1)]
+    return [image, taps, rounded(topi.nn.conv2d_nhwc(image, taps, 1, 1, 1, sums(dtype)), dtype)]
 
 
 def softmax(dtype: str) -> list[Any]:
     x = te.placeholder((4096, 1024), dtype, "x")
-    return [x, topi.nn.softmax(x, axis=1)]
+    return [x, rounded(topi.nn.softmax(topi.cast(x, "float32"), axis=1), dtype)]
 
 
 def layer_norm(dtype: str) -> list[Any]:
     x = te.placeholder((4096, 1024), dtype, "x")
     scale, shift = (te.placeholder((1024,), dtype, n) for n in ("g", "b"))
-    return [x, scale, shift, topi.nn.layer_norm(x, scale, shift, [1], 1e-5)]
+    wide = [topi.cast(one, "float32") for one in (x, scale, shift)]
+    return [x, scale, shift, rounded(topi.nn.layer_norm(*wide, [1], 1e-5), dtype)]
 
 
 def scores(dtype: str) -> list[Any]:
     """Of attention: 12 heads, 512 queries and keys of 64."""
     q, k = (te.placeholder((12, 512, 64), dtype, n) for n in "qk")
-    return [q, k, topi.nn.batch_matmul(q, k, transpose_b=True)]
+    made = topi.nn.batch_matmul(q, k, out_dtype=sums(dtype), transpose_b=True)
+    return [q, k, rounded(made, dtype)]
 
 
 def mixed(dtype: str) -> list[Any]:
     """Of attention: its values, by their weights."""
     p, v = te.placeholder((12, 512, 512), dtype, "p"), te.placeholder((12, 512, 64), dtype, "v")
-    return [p, v, topi.nn.batch_matmul(p, v, transpose_b=False)]
+    made = topi.nn.batch_matmul(p, v, out_dtype=sums(dtype), transpose_b=False)
+    return [p, v, rounded(made, dtype)]
 
 
 KERNELS: dict[str, Callable[[str], list[Any]]] = {
@@ -87,6 +99,7 @@ KERNELS: dict[str, Callable[[str], list[Any]]] = {
 }
 
 
+FLOATS = ("float32", "float16", "bfloat16")
 IN_INT8 = ("product 1024",)
 
 
@@ -106,7 +119,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for arch in a.archs.split(","):
             for kernel in KERNELS:
-                for dtype in ("float32", "float16", *(("int8",) if kernel in IN_INT8 else ())):
+                for dtype in (*FLOATS, *(("int8",) if kernel in IN_INT8 else ())):
                     rows += built(builder, kernel, dtype, arch, a.tried, Path(directory))
                     print(json.dumps(rows[-1]), file=sys.stderr)
     builder.close()

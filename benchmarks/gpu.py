@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from crossbuild import layer_norm, mixed, schedules, scores, softmax
+from crossbuild import layer_norm, mixed, rounded, schedules, scores, softmax, sums
 from gpu_shapes import CONVOLUTIONS, PRODUCTS
 from tvm import te, topi
 
@@ -46,13 +46,14 @@ PLANTED = "planted fault"
 
 def product(size: int, dtype: str) -> list[Any]:
     a, b = (te.placeholder((size, size), dtype, n) for n in "ab")
-    return [a, b, topi.nn.matmul(a, b)]
+    return [a, b, rounded(topi.nn.matmul(a, b, out_dtype=sums(dtype)), dtype)]
 
 
 def convolution(size: int, channels: int, filters: int, taps: int, dtype: str) -> list[Any]:
     image = te.placeholder((1, size, size, channels), dtype, "x")
     weights = te.placeholder((taps, taps, channels, filters), dtype, "w")
-    return [image, weights, topi.nn.conv2d_nhwc(image, weights, 1, taps // 2, 1)]
+    made = topi.nn.conv2d_nhwc(image, weights, 1, taps // 2, 1, sums(dtype))
+    return [image, weights, rounded(made, dtype)]
 
 
 def kernels() -> dict[str, Callable[[], list[Any]]]:

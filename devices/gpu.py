@@ -27,6 +27,8 @@ class Arch:
         threads_of_all: that a multiprocessor holds at a time.
         registers: 32-bit ones, of a block as of a multiprocessor.
         tensor_cores: element types that they multiply.
+        lanes, tensor_lanes: multiply-adds of a multiprocessor in a cycle, in float32 and, on tensor
+            cores, of float16; by NVIDIA's tables of throughput and its data sheets' peaks.
         multiprocessors: of its largest part that is sold, to order schedules by where nobody has
             asked the device.
     """
@@ -37,9 +39,16 @@ class Arch:
     threads_of_all: int
     tensor_cores: tuple[str, ...]
     multiprocessors: int
+    lanes: int
+    tensor_lanes: int
     registers: int = 65536
     threads: int = 1024
     warp: int = 32
+
+    @property
+    def copies_aside(self) -> bool:
+        """Whether it copies to shared memory without its threads' registers: from 8.0 on."""
+        return int(self.name.removeprefix("sm_")) >= 80
 
 
 _TURING = ("float16", "int8")
@@ -47,16 +56,16 @@ _AMPERE = ("float16", "bfloat16", "tf32", "int8")
 _HOPPER = (*_AMPERE, "float8")
 _KIB = 1 << 10
 _ARCHS = {
-    70: Arch("sm_70", 96 * _KIB, 96 * _KIB, 2048, ("float16",), 80),
-    72: Arch("sm_72", 96 * _KIB, 96 * _KIB, 2048, _TURING, 8),
-    75: Arch("sm_75", 64 * _KIB, 64 * _KIB, 1024, _TURING, 72),
-    80: Arch("sm_80", 163 * _KIB, 164 * _KIB, 2048, _AMPERE, 108),
-    86: Arch("sm_86", 99 * _KIB, 100 * _KIB, 1536, _AMPERE, 84),
-    87: Arch("sm_87", 163 * _KIB, 164 * _KIB, 1536, _AMPERE, 16),
-    89: Arch("sm_89", 99 * _KIB, 100 * _KIB, 1536, _HOPPER, 142),
-    90: Arch("sm_90", 227 * _KIB, 228 * _KIB, 2048, _HOPPER, 132),
-    100: Arch("sm_100", 227 * _KIB, 228 * _KIB, 2048, _HOPPER, 148),
-    120: Arch("sm_120", 99 * _KIB, 100 * _KIB, 1536, _HOPPER, 170),
+    70: Arch("sm_70", 96 * _KIB, 96 * _KIB, 2048, ("float16",), 80, 64, 512),
+    72: Arch("sm_72", 96 * _KIB, 96 * _KIB, 2048, _TURING, 8, 64, 512),
+    75: Arch("sm_75", 64 * _KIB, 64 * _KIB, 1024, _TURING, 72, 64, 512),
+    80: Arch("sm_80", 163 * _KIB, 164 * _KIB, 2048, _AMPERE, 108, 64, 1024),
+    86: Arch("sm_86", 99 * _KIB, 100 * _KIB, 1536, _AMPERE, 84, 128, 512),
+    87: Arch("sm_87", 163 * _KIB, 164 * _KIB, 1536, _AMPERE, 16, 128, 1024),
+    89: Arch("sm_89", 99 * _KIB, 100 * _KIB, 1536, _HOPPER, 142, 128, 512),
+    90: Arch("sm_90", 227 * _KIB, 228 * _KIB, 2048, _HOPPER, 132, 128, 2048),
+    100: Arch("sm_100", 227 * _KIB, 228 * _KIB, 2048, _HOPPER, 148, 128, 4096),
+    120: Arch("sm_120", 99 * _KIB, 100 * _KIB, 1536, _HOPPER, 170, 128, 512),
 }
 
 

@@ -12,15 +12,17 @@ from tvm_ffi import structural_walk
 from tunefarm.devices.target import Target
 
 _OURS = "tunefarm-gpu"
+_COPIES = {"tirx.use_async_copy": True}
 
 
 def pipeline(target: Target) -> str:
     """The name of TVM's pipeline for `target`, for `tvm.tirx.build` and `relax.build`.
 
-    On a GPU, kernels that ask for their shared memory at launch keep their buffers apart: where
-    storage is used again by its size, sums in float32 come to lie in an operand's 16 bits, and TVM
-    refuses to store them there. A later pass uses that memory again by its bytes, which it does not
-    for other kernels.
+    On a GPU, copies to shared memory that a kernel marks for it go past the registers
+    (``cp.async``, from sm_80 on). And kernels that ask for their shared memory at launch keep their
+    buffers apart: where storage is used again by its size, sums in float32 come to lie in an
+    operand's 16 bits, and TVM refuses to store them there. A later pass uses that memory again by
+    its bytes, which it does not for other kernels.
     """
     if target.kind != "cuda":
         return "default"
@@ -37,9 +39,10 @@ def _for_gpus() -> tuple[Any, Any, Any]:
         for variable, function in module.functions_items():
             parts[asks_for_shared(function)][variable] = function
         plain, asking = (tvm.IRModule(part, attrs=module.attrs) for part in parts)
-        with tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):
+        with tvm.transform.PassContext(config={**_COPIES, "tirx.disable_storage_rewrite": True}):
             lowered = lower(asking)
-        lowered.update(lower(plain))
+        with tvm.transform.PassContext(config=_COPIES):
+            lowered.update(lower(plain))
         return lowered
 
     return lower_each, for_host, for_device

@@ -15,15 +15,17 @@ _PACKAGES = ("tvm", "tvm_ffi", "psutil", "ml_dtypes")
 _MODULES = ("typing_extensions",)
 _ROOMS = ("devices", "measure")
 _OURS = ("__init__.py", "errors.py", "home.py", "process.py")
-_OURS_FRONTEND = ("__init__.py", "program.py")
+_OURS_FRONTEND = ("__init__.py", "dtypes.py", "program.py")
+_COMPILED = ("tvm_ffi/core.", "ml_dtypes/_ml_dtypes_ext.")
+"""What is compiled for one Python."""
 
 
 def runtime_files(wheels: Path | None = None, for_gpu: bool = False) -> dict[str, Path]:
     """Files by their path below the runtime's directory, and the bundle's ``__main__.py``.
 
     Args:
-        wheels: a directory with wheels of apache-tvm-ffi for other Pythons than this one; what they
-            have that is compiled for theirs goes in as well.
+        wheels: a directory with wheels of apache-tvm-ffi, and for bfloat16 of ml_dtypes, for other
+            Pythons than this one; what they have that is compiled for theirs goes in as well.
         for_gpu: CUDA's runtime library as well, where it is found.
     """
     found = {"__main__.py": _home("tunefarm.measure") / "bundle_main.py"}
@@ -48,10 +50,10 @@ def runtime_files(wheels: Path | None = None, for_gpu: bool = False) -> dict[str
 
 
 def _cores(wheel: Path) -> Iterator[tuple[str, Path]]:
-    """Of a wheel of apache-tvm-ffi: the part that is compiled for one Python."""
+    """Of a wheel: the part that is compiled for one Python."""
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            if name.startswith("tvm_ffi/core.") and name.endswith(".so"):
+            if name.startswith(_COMPILED) and name.endswith(".so"):
                 yield name, Path(archive.extract(name, wheel.with_suffix(".unpacked")))
 
 

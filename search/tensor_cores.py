@@ -8,10 +8,16 @@ from tvm.s_tir import SBlock, TensorIntrin
 from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_walk
 
+from tunefarm.devices.gpu import Arch
+
 RULES = "cuda-tensorcore"
 """TVM's name of the rules for them; those of a target's kind have the kind's name."""
 PRODUCTS = frozenset({"float16", "bfloat16", "int8"})
 """Element types that there are sketches for."""
+STAGES = "software_pipeline_stage"
+"""TVM's name of the note that tells which step's part of a loop is done when."""
+DEPTHS = (3, 4)
+"""How many steps' operands a pipelined kernel holds."""
 _SIDES = ("", "_trans")
 _VECTORS = [1, 2, 4, 8, 16]
 """Lengths of a vector; TVM's rule has 3 as well, of which there is no code for bfloat16."""
@@ -69,17 +75,36 @@ def schedule_rules() -> list[Any]:
     return [*rules[:first], ours, *rules[first:]]
 
 
-def pad_rows(schedule: Any) -> None:
-    """Let the rows of bfloat16 operands in shared memory begin in different banks, as TVM's rule
-    does for other types."""
-    names: list[str] = []
+def variants(schedule: Any, arch: Arch) -> list[Any]:
+    """A sketch of TVM's, finished where it multiplies on tensor cores; from sm_80 on also with
+    operands on their way while others are multiplied, as TVM's sketches for plain cores have it."""
+    names = _copies(schedule)
+    if len(names) != 2:
+        return [schedule]
+    for name, dtype in names.items():
+        if dtype == "bfloat16":  # of other types TVM's rule does it: other rows, other banks
+            schedule.storage_align(schedule.get_sblock(name), 0, axis=-2, factor=32, offset=8)
+    found = [schedule]
+    for depth in DEPTHS if arch.copies_aside else ():
+        one = schedule.copy()
+        step = one.get_loops(one.get_sblock(next(iter(names))))[-2]
+        one.annotate(step, STAGES, [0, 0, depth - 1])
+        one.annotate(step, "software_pipeline_order", [0, 1, 2])
+        one.annotate(step, "software_pipeline_async_stages", [0])
+        found.append(one)
+    return found
+
+
+def _copies(schedule: Any) -> dict[str, str]:
+    """What copies operands to shared memory, by name, and the type of their elements."""
+    found: dict[str, str] = {}
 
     def look(block: Any) -> None:
-        for region in block.writes:
-            buffer = region.source if hasattr(region, "source") else region.buffer
-            if str(buffer.dtype) == "bfloat16" and buffer.scope() == "shared.dyn":
-                names.append(block.name_hint)
+        scopes = [
+            [region.source.scope() for region in ends] for ends in (block.reads, block.writes)
+        ]
+        if scopes == [["global"], ["shared.dyn"]]:
+            found[str(block.name_hint)] = str(block.writes[0].source.dtype)
 
     structural_walk(schedule.mod["main"].body, (SBlock, look))
-    for name in names:
-        schedule.storage_align(schedule.get_sblock(name), 0, axis=-2, factor=32, offset=8)
+    return found

@@ -18,7 +18,7 @@ from tunefarm.search import replay
 from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.features import features_of_stores
 from tunefarm.search.spaces.gpu_tile import tiles
-from tunefarm.search.tensor_cores import PRODUCTS, pad_rows
+from tunefarm.search.tensor_cores import PRODUCTS, STAGES, variants
 from tunefarm.search.tensor_cores import RULES as TENSOR_CORES
 
 _SAMPLING = {
@@ -47,8 +47,8 @@ class GenericSpace:
         self._context = replay.make_context(workload, target, rules)
         schedules = self._context.generate_design_space()
         if rules == TENSOR_CORES:
-            for schedule in schedules:
-                pad_rows(schedule)
+            arch = arch_of(target)
+            schedules = [one for schedule in schedules for one in variants(schedule, arch)]
         self._traces = [schedule.trace for schedule in schedules]
         self._shapes = [self._structure(trace) for trace in self._traces]
 
@@ -91,7 +91,9 @@ class GenericSpace:
         return tuple(
             one
             for number, knobs in enumerate(self.sketches)
-            for one in tiles(number, knobs, self.tensorised, element_bytes, arch)
+            for one in tiles(
+                number, knobs, self.tensorised, element_bytes, _stages(self._shapes[number]), arch
+            )
         )
 
     def describe(self, point: Point) -> None:
@@ -134,6 +136,14 @@ class GenericSpace:
 
     def _structure(self, trace: Any) -> str:
         return _without_values(replay.plain(trace.as_json())[0])
+
+
+def _stages(structure: str) -> int:
+    """How many steps' operands a sketch holds in shared memory at a time."""
+    for kind, inputs, attributes, _outputs in json.loads(structure):
+        if kind == "Annotate" and attributes == [STAGES]:
+            return 1 + int(max(inputs[1]))
+    return 1
 
 
 def _without_values(instructions: list[Any]) -> str:

@@ -22,8 +22,17 @@ two inside a thread), and of a loop that is summed over (the middle and inner on
 DRAWS, KEPT = 4000, 512
 MOST_SUMS = 128
 """That a thread holds in registers."""
-_LANES, _TENSOR_LANES, _SHARED_BYTES, _GLOBAL_BYTES = 128, 1024, 128, 14.0
-"""Multiply-adds, and bytes of shared and of device memory, of a multiprocessor in a cycle."""
+_SHARED_BYTES, _FETCHED_BYTES = 128, 40.0
+"""Of shared memory and of the second-level cache, that a multiprocessor reads in a cycle: an A100's
+by its whitepaper, which gives the cache 5120 bytes for 108 multiprocessors. What blocks fetch in
+common is in that cache."""
+_SEEN = 0.5
+"""How much of what is shorter does not hide behind the longest, as on processors, where it was
+measured; so larger tiles of a thread win where multiplying is the bound anyway."""
+_SCHEDULERS = 4
+"""Of a multiprocessor: as many warps at least keep all of its units at work."""
+_LATENCY = 600.0
+"""Cycles until what a step fetches is there; with several stages, it was asked for steps ago."""
 _BARRIER = 60.0
 """Cycles of a step until its block's threads have met twice."""
 _FRAGMENT = 16
@@ -41,6 +50,7 @@ class Tile:
         own_rows, own_columns: of a thread, or of a warp on tensor cores.
         step: summed over between two loads of shared memory; depth: in all.
         element_bytes, sum_bytes: of an element of the operands, and of a sum.
+        stages: steps whose operands are in shared memory at a time.
     """
 
     blocks: int
@@ -54,11 +64,12 @@ class Tile:
     tensor: bool
     element_bytes: int
     sum_bytes: int = 4
+    stages: int = 1
 
     @property
     def shared_bytes(self) -> int:
-        """Both operands of a step; on tensor cores the sums pass through it as well."""
-        operands = (self.rows + self.columns) * self.step * self.element_bytes
+        """Both operands of all stages; on tensor cores the sums pass through it as well."""
+        operands = self.stages * (self.rows + self.columns) * self.step * self.element_bytes
         sums = self.rows * self.columns * self.sum_bytes if self.tensor else 0
         return max(operands, sums)
 
@@ -78,8 +89,9 @@ class Tile:
 
 
 def expected_s(tile: Tile, arch: Arch) -> float:
-    """Seconds at 1.4 GHz: to order tiles by, not to quote. A block is bound by multiplying, by
-    shared or by device memory; few warps hide little; the last wave of blocks may be half empty."""
+    """Seconds at 1.4 GHz: to order tiles by, not to quote. Steps are bound by multiplying, by
+    shared memory or by what they fetch, or, where too few blocks share a multiprocessor, by waiting
+    for it; the last wave of blocks may be half empty."""
     together = max(
         1,
         min(
@@ -88,19 +100,22 @@ def expected_s(tile: Tile, arch: Arch) -> float:
             arch.registers // (tile.threads * (tile.sums + 32)),
         ),
     )
+    steps = tile.depth / tile.step
     products = tile.rows * tile.columns * tile.depth
-    multiplying = products / (_TENSOR_LANES if tile.tensor else _LANES)
+    awake = min(1.0, together * tile.threads / (_SCHEDULERS * arch.warp))
+    multiplying = products / (arch.tensor_lanes if tile.tensor else arch.lanes) / awake
     units = tile.threads // arch.warp if tile.tensor else tile.threads
     read = units * (tile.own_rows + tile.own_columns) * tile.depth * tile.element_bytes
     fetched = (tile.rows + tile.columns) * tile.depth * tile.element_bytes
-    busy = max(multiplying, read / _SHARED_BYTES, fetched / _GLOBAL_BYTES)
-    steps = tile.depth / tile.step
-    hidden = min(1.0, together * tile.threads / 512)
-    cycles = together * busy / hidden + steps * _BARRIER
-    return ceil(tile.blocks / (together * arch.multiprocessors)) * cycles / 1.4e9
+    parts = (multiplying, read / _SHARED_BYTES, fetched / _FETCHED_BYTES)
+    busy = (max(parts) + _SEEN * (sum(parts) - max(parts))) / steps
+    step = max(together * busy, busy + _LATENCY / tile.stages) + _BARRIER
+    return ceil(tile.blocks / (together * arch.multiprocessors)) * steps * step / 1.4e9
 
 
-def tile_of(knobs: Sequence[Knob], point: Point, tensor: bool, element_bytes: int) -> Tile | None:
+def tile_of(
+    knobs: Sequence[Knob], point: Point, tensor: bool, element_bytes: int, stages: int = 1
+) -> Tile | None:
     """None for a sketch that is no tiled contraction."""
     spatial = [v for k, v in zip(knobs, point.values, strict=True) if _is(k, SPATIAL)]
     summed = [v for k, v in zip(knobs, point.values, strict=True) if _is(k, REDUCTION)]
@@ -123,6 +138,7 @@ def tile_of(knobs: Sequence[Knob], point: Point, tensor: bool, element_bytes: in
         depth=prod(prod(f) for f in sums) * size,
         tensor=tensor,
         element_bytes=element_bytes,
+        stages=stages,
     )
 
 
@@ -131,7 +147,12 @@ def _is(knob: Knob, size: int) -> bool:
 
 
 def tiles(
-    sketch: int, knobs: Sequence[Knob], tensor: bool, element_bytes: int, arch: Arch
+    sketch: int,
+    knobs: Sequence[Knob],
+    tensor: bool,
+    element_bytes: int,
+    stages: int,
+    arch: Arch,
 ) -> list[Modelled]:
     """Points of one sketch that fit, best first; deterministic."""
     if not any(_is(k, SPATIAL) for k in knobs) or not any(_is(k, REDUCTION) for k in knobs):
@@ -140,7 +161,7 @@ def tiles(
     found: dict[Point, Modelled] = {}
     for _ in range(DRAWS):
         point = Point(sketch, tuple(_draw(knob, tensor, rng) for knob in knobs))
-        tile = tile_of(knobs, point, tensor, element_bytes)
+        tile = tile_of(knobs, point, tensor, element_bytes, stages)
         if tile is not None and tile.fits(arch):
             where = (tile.threads, tile.rows, tile.columns, tile.own_rows, tile.own_columns)
             coordinates = tuple(log2(one) for one in (*where, tile.step))

@@ -373,8 +373,16 @@ def test_the_runtime_has_no_compiler_and_can_have_parts_for_other_pythons(tmp_pa
     with zipfile.ZipFile(tmp_path / "apache_tvm_ffi-cp399.whl", "w") as wheel:
         wheel.writestr("tvm_ffi/core.cpython-399-x86_64-linux-gnu.so", b"for another Python")
         wheel.writestr("tvm_ffi/registry.py", b"not from here")
+    with zipfile.ZipFile(tmp_path / "ml_dtypes-cp399.whl", "w") as wheel:
+        wheel.writestr(
+            "ml_dtypes/_ml_dtypes_ext.cpython-399-x86_64-linux-gnu.so", b"bfloat16 there"
+        )
+        wheel.writestr("ml_dtypes/_finfo.py", b"not from here")
     plain, more = runtime_files(), runtime_files(tmp_path)
-    assert set(more) - set(plain) == {"tvm_ffi/core.cpython-399-x86_64-linux-gnu.so"}
+    assert set(more) - set(plain) == {
+        "tvm_ffi/core.cpython-399-x86_64-linux-gnu.so",
+        "ml_dtypes/_ml_dtypes_ext.cpython-399-x86_64-linux-gnu.so",
+    }
     assert {n: p for n, p in more.items() if n in plain} == plain
     assert {"__main__.py", "tvm/lib/libtvm_runtime.so", "tunefarm/measure/serve.py"} <= set(plain)
     assert not any("compiler.so" in name or name.startswith("tunefarm/search") for name in plain)

@@ -68,6 +68,40 @@ def test_bfloat16_is_multiplied_as_float16_is() -> None:
     assert used["float16"][1] == 2
 
 
+def test_operands_may_be_on_their_way_while_others_are_multiplied() -> None:
+    """From sm_80 on; past the registers, as the code says."""
+    import tvm
+
+    from tunefarm.measure import compile  # noqa: F401  (the compiler without a CUDA runtime)
+    from tunefarm.measure.cubin import device_modules
+    from tunefarm.measure.lowering import pipeline
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.generic import tensor_core_space
+
+    workload = product("float16")
+    old = tensor_core_space(workload, completed(parse_target("cuda:arch=sm_75")))
+    new = tensor_core_space(workload, TARGET)
+    assert old is not None
+    assert new is not None
+    assert len(new.sketches) == 3 * len(old.sketches)
+    seen = set()
+    for one in sorted(new.modelled(), key=lambda one: one.seconds):
+        made = new.realise(one.point, 1) if one.point.sketch not in seen else None
+        if made is None:
+            continue
+        seen.add(one.point.sketch)
+        function = replay.scheduled_function(workload, TARGET, made.trace)
+        kernel = tvm.IRModule({"kernel": function.with_attr("global_symbol", "kernel")})
+        built = tvm.tirx.build(kernel, replay.tvm_target(TARGET), pipeline=pipeline(TARGET))
+        code = device_modules(built)[0].inspect_source()
+        stages = {"[0, 0, 2]": 3, "[0, 0, 3]": 4}
+        depth = next((n for note, n in stages.items() if note in made.trace.replace(",", ", ")), 1)
+        assert ("cp.async.commit_group" in code) == (depth > 1)
+        if depth > 1:
+            assert f"async_wait_group_{depth - 1}" in code, "that many are under way"
+    assert len(seen) == len(new.sketches)
+
+
 def test_single_precision_and_older_gpus_have_none() -> None:
     from tunefarm.search.spaces.generic import tensor_core_space
 
