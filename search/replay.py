@@ -52,9 +52,9 @@ def tvm_target(target: Target) -> Any:
 _TENSORISED = '"meta_schedule.auto_tensorize"'
 
 
-def make_context(workload: Any, target: Target, rules: str = "") -> Any:
+def make_context(workload: Any, target: Target, rules: str = "", seed: int = 1) -> Any:
     """A `TuneContext` with TVM's own design space and checks for `target`; by other `rules` than
-    those of its kind."""
+    those of its kind. `seed` is for what its sketches are first drawn with."""
     register_intrinsics(target.kind, platform.machine())
     generator = "post-order-apply"
     if rules == TENSOR_CORES:
@@ -72,6 +72,7 @@ def make_context(workload: Any, target: Target, rules: str = "") -> Any:
         space_generator=generator,
         search_strategy="replay-trace",
         num_threads=1,
+        rand_state=seed,
     )
 
 

@@ -35,12 +35,14 @@ class Knob:
         size: factors of a tile; options of a choice; 0 for a location.
         extent: of the loop a tile splits, else 0.
         innermost_limit: largest innermost factor of a tile, else 0.
+        options: the numbers that a choice is made from; empty where it is made from other things.
     """
 
     kind: KnobKind
     size: int
     extent: int = 0
     innermost_limit: int = 0
+    options: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,12 @@ STAGES = "software_pipeline_stage"
 DEPTHS = (3, 4)
 """How many steps' operands a pipelined kernel holds."""
 _SIDES = ("", "_trans")
+_BFLOAT16 = ("bf16", "f32")
+_SUMS = (("f16", "f32"), ("f16", "f16"), _BFLOAT16, ("s8", "s32"))
+"""Types of operands and of their sums."""
 _VECTORS = [1, 2, 4, 8, 16]
-"""Lengths of a vector; TVM's rule has 3 as well, of which there is no code for bfloat16."""
+"""Lengths of a vector; TVM's rule has 3 as well, of which there is no code for bfloat16, and none
+over 4."""
 
 
 def register_bfloat16() -> None:
@@ -28,37 +32,41 @@ def register_bfloat16() -> None:
     `tvm.s_tir.tensor_intrin.cuda` registers."""
     from tvm.s_tir.tensor_intrin.cuda import get_wmma_load_intrin, get_wmma_sync_intrin
 
-    if TensorIntrin.get(_sync(""), allow_missing=True) is not None:
+    if TensorIntrin.get(_sync(*_BFLOAT16, ""), allow_missing=True) is not None:
         return
     shape, scope = (16, 16, 16), "shared.dyn"
-    made = {_load("a", ""): get_wmma_load_intrin(*shape, "bfloat16", scope, False, False)}
+    made = {_load("bf16", "a", ""): get_wmma_load_intrin(*shape, "bfloat16", scope, False, False)}
     for side in _SIDES:
         turned = bool(side)
-        made[_load("b", side)] = get_wmma_load_intrin(*shape, "bfloat16", scope, True, turned)
-        made[_sync(side)] = get_wmma_sync_intrin(*shape, "bfloat16", "float32", turned)
+        made[_load("bf16", "b", side)] = get_wmma_load_intrin(
+            *shape, "bfloat16", scope, True, turned
+        )
+        made[_sync(*_BFLOAT16, side)] = get_wmma_sync_intrin(*shape, "bfloat16", "float32", turned)
     for name, pair in made.items():
         TensorIntrin.register(name, *pair)
 
 
-def _load(operand: str, side: str) -> str:
-    return f"wmma_load_16x16x16_bf16_{operand}{side}_shared_dyn"
+def _load(operand: str, place: str, side: str) -> str:
+    return f"wmma_load_16x16x16_{operand}_{place}{side}_shared_dyn"
 
 
-def _sync(side: str) -> str:
-    return f"wmma_sync_16x16x16_bf16bf16f32{side}"
+def _sync(operand: str, sums: str, side: str) -> str:
+    return f"wmma_sync_16x16x16_{operand}{operand}{sums}{side}"
 
 
 def schedule_rules() -> list[Any]:
-    """TVM's for tensor cores, and one of the same tiling for products of bfloat16."""
+    """TVM's for tensor cores, and before it one of the same tiling: for bfloat16 as well, with
+    vectors of up to sixteen bytes."""
     rule = ms.schedule_rule
     groups = [
         {
-            "init": "wmma_fill_16x16x16_f32",
-            "load_a": _load("a", ""),
-            "load_b": _load("b", side),
-            "compute": _sync(side),
-            "store": "wmma_store_16x16x16_f32_shared_dyn",
+            "init": f"wmma_fill_16x16x16_{sums}",
+            "load_a": _load(operand, "a", ""),
+            "load_b": _load(operand, "b", side),
+            "compute": _sync(operand, sums, side),
+            "store": f"wmma_store_16x16x16_{sums}_shared_dyn",
         }
+        for operand, sums in _SUMS
         for side in _SIDES
     ]
     ours = rule.MultiLevelTilingTensorCore(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from tvm.s_tir.schedule import Trace
+from tvm.s_tir.schedule import ScheduleError, Trace
 
 from tunefarm.devices.gpu import arch_of
 from tunefarm.devices.target import Target
@@ -21,6 +21,8 @@ from tunefarm.search.spaces.gpu_tile import tiles
 from tunefarm.search.tensor_cores import PRODUCTS, STAGES, variants
 from tunefarm.search.tensor_cores import RULES as TENSOR_CORES
 
+DRAWS = 8
+"""For a kernel's sketches, before it counts as having none."""
 _SAMPLING = {
     "SamplePerfectTile": KnobKind.TILE,
     "SampleCategorical": KnobKind.CHOICE,
@@ -44,8 +46,7 @@ class GenericSpace:
     def __init__(self, workload: Any, target: Target, rules: str = "") -> None:
         self._workload = workload
         self._target = target
-        self._context = replay.make_context(workload, target, rules)
-        schedules = self._context.generate_design_space()
+        self._context, schedules = _generated(workload, target, rules)
         if rules == TENSOR_CORES:
             arch = arch_of(target)
             schedules = [one for schedule in schedules for one in variants(schedule, arch)]
@@ -72,7 +73,8 @@ class GenericSpace:
                     extent *= int(factor)
                 knobs.append(Knob(kind, size, extent, limit))
             elif kind is KnobKind.CHOICE:
-                knobs.append(Knob(kind, len(instruction.attrs[0])))
+                options = tuple(int(one) for one in instruction.attrs[0])
+                knobs.append(Knob(kind, len(options), options=options))
             else:
                 knobs.append(Knob(kind, 0))
         return tuple(knobs)
@@ -136,6 +138,19 @@ class GenericSpace:
 
     def _structure(self, trace: Any) -> str:
         return _without_values(replay.plain(trace.as_json())[0])
+
+
+def _generated(workload: Any, target: Target, rules: str) -> tuple[Any, list[Any]]:
+    """A context and its sketches, which have the same structure whatever they are drawn with; but
+    not every draw can be applied: of a padded convolution for tensor cores one in six stops TVM."""
+    for seed in range(1, DRAWS):
+        context = replay.make_context(workload, target, rules, seed)
+        try:
+            return context, list(context.generate_design_space())
+        except ScheduleError:
+            continue
+    context = replay.make_context(workload, target, rules, DRAWS)
+    return context, list(context.generate_design_space())
 
 
 def _stages(structure: str) -> int:

@@ -29,6 +29,10 @@ common is in that cache."""
 _SEEN = 0.5
 """How much of what is shorter does not hide behind the longest, as on processors, where it was
 measured; so larger tiles of a thread win where multiplying is the bound anyway."""
+_COPY = 2.5
+"""Cycles for a warp's copy to shared memory: some ten instructions, four begun in a cycle."""
+_MOST_COPIED = 16
+"""Elements, and bytes, that a thread copies at once."""
 _SCHEDULERS = 4
 """Of a multiprocessor: as many warps at least keep all of its units at work."""
 _LATENCY = 600.0
@@ -51,6 +55,7 @@ class Tile:
         step: summed over between two loads of shared memory; depth: in all.
         element_bytes, sum_bytes: of an element of the operands, and of a sum.
         stages: steps whose operands are in shared memory at a time.
+        vectors: elements of each operand that a thread copies at once.
     """
 
     blocks: int
@@ -65,6 +70,7 @@ class Tile:
     element_bytes: int
     sum_bytes: int = 4
     stages: int = 1
+    vectors: tuple[int, int] = (1, 1)
 
     @property
     def shared_bytes(self) -> int:
@@ -83,6 +89,8 @@ class Tile:
         return (
             arch.warp <= self.threads <= arch.threads
             and self.sums <= MOST_SUMS
+            and max(self.vectors) * self.element_bytes <= _MOST_COPIED
+            and all(length & (length - 1) == 0 for length in self.vectors)  # three are no copy
             and self.shared_bytes <= (arch.shared if self.tensor else STATIC_SHARED)
             and self.threads * (self.sums + 32) <= arch.registers
         )
@@ -107,7 +115,9 @@ def expected_s(tile: Tile, arch: Arch) -> float:
     units = tile.threads // arch.warp if tile.tensor else tile.threads
     read = units * (tile.own_rows + tile.own_columns) * tile.depth * tile.element_bytes
     fetched = (tile.rows + tile.columns) * tile.depth * tile.element_bytes
-    parts = (multiplying, read / _SHARED_BYTES, fetched / _FETCHED_BYTES)
+    left, right = tile.vectors
+    copies = (tile.rows / left + tile.columns / right) * tile.depth / arch.warp
+    parts = (multiplying, read / _SHARED_BYTES, fetched / _FETCHED_BYTES, copies * _COPY)
     busy = (max(parts) + _SEEN * (sum(parts) - max(parts))) / steps
     step = max(together * busy, busy + _LATENCY / tile.stages) + _BARRIER
     return ceil(tile.blocks / (together * arch.multiprocessors)) * steps * step / 1.4e9
@@ -139,7 +149,19 @@ def tile_of(
         tensor=tensor,
         element_bytes=element_bytes,
         stages=stages,
+        vectors=_vectors(knobs, point),
     )
+
+
+def _vectors(knobs: Sequence[Knob], point: Point) -> tuple[int, int]:
+    """The operands' are the last two choices of a vector's length."""
+    chosen = [
+        knob.options[value]
+        for knob, value in zip(knobs, point.values, strict=True)
+        if isinstance(value, int) and knob.options and min(knob.options) > 0
+        if max(knob.options) <= _MOST_COPIED
+    ]
+    return (chosen[-2], chosen[-1]) if len(chosen) > 1 else (1, 1)
 
 
 def _is(knob: Knob, size: int) -> bool:

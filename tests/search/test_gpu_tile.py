@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tunefarm.devices.gpu import STATIC_SHARED, arch_of
 from tunefarm.devices.target import parse_target
-from tunefarm.search.space import Knob, KnobKind
+from tunefarm.search.space import Knob, KnobKind, Point
 from tunefarm.search.spaces.gpu_tile import KEPT, Tile, expected_s, tile_of, tiles
 
 A100 = arch_of(parse_target("cuda:arch=sm_80"))
@@ -68,6 +68,8 @@ def test_a_product_has_tiles_and_a_sum_has_none() -> None:
         {"own_rows": 32, "own_columns": 32},
         {"threads": 1024, "own_rows": 16},
         {"stages": 8},
+        {"vectors": (8, 1)},
+        {"vectors": (1, 3)},
     ],
 )
 def test_what_no_block_can_have_does_not_fit(change: dict[str, int]) -> None:
@@ -107,3 +109,16 @@ def test_no_product_is_expected_to_take_less_than_the_multiplying() -> None:
             for one in tiles(0, knobs(64, 64), tensor, 2, 1, arch):
                 size = 64 * 64 * 512 * (16**3 if tensor else 1)
                 assert one.seconds > size / (lanes * arch.multiprocessors * 1.4e9)
+
+
+def test_long_vectors_are_copied_sooner_and_the_operands_are_the_last_two() -> None:
+    assert expected_s(replace(TILE, vectors=(4, 4)), A100) < expected_s(TILE, A100)
+    lengths = Knob(KnobKind.CHOICE, 5, options=(1, 2, 4, 8, 16))
+    result = Knob(KnobKind.CHOICE, 4, options=(1, 2, 3, 4))
+    unrolled = Knob(KnobKind.CHOICE, 3, options=(0, 16, 64))
+    sketch = (*knobs(64, 64)[:-1], result, lengths, lengths, unrolled)
+    values = ((1, 8, 2, 2, 2), (1, 8, 2, 2, 2), (64, 4, 2), 2, 3, 1, 2)
+    tile = tile_of(sketch, Point(0, values), True, 2)
+    assert tile is not None
+    assert tile.vectors == (8, 2)
+    assert all(max(one.point.values[4:6]) <= 3 for one in tiles(0, sketch, True, 2, 1, A100))

@@ -138,3 +138,38 @@ def test_sums_and_operands_are_kept_apart() -> None:
     assert "plain_kernel" in code
     assert "tensor_kernel" in code
     assert pipeline(parse_target("llvm")) == "default"
+
+
+def test_a_draw_that_stops_tvm_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tvm.s_tir.schedule import ScheduleError
+
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.generic import tensor_core_space
+
+    workload = convolution("float16")
+    wanted = tensor_core_space(workload, TARGET)
+    assert wanted is not None
+    seeds = []
+    real = replay.make_context
+
+    def counted(*args: Any) -> Any:
+        seeds.append(args[-1])
+        return real(*args)
+
+    monkeypatch.setattr(replay, "make_context", counted)
+    stopped = 0
+    for first in range(1, 25):
+        context = real(workload, TARGET, replay.TENSOR_CORES, first)
+        try:
+            context.generate_design_space()
+        except ScheduleError:
+            stopped += 1
+            monkeypatch.setattr(
+                replay, "make_context", lambda *a, n=first: counted(*a[:-1], a[-1] + n - 1)
+            )
+            again = tensor_core_space(workload, TARGET)
+            assert again is not None
+            assert again._shapes == wanted._shapes
+            assert len(seeds) > 1
+            break
+    assert stopped, "TVM can apply every draw now: there is no need to draw again"
