@@ -31,8 +31,13 @@ def for_npz(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def from_npz(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """An array out of such a file, of the type `name` where the file has its bytes alone."""
-    return array.view(numpy_dtype(name)) if array.dtype.kind == "V" else array
+    """An array out of such a file as the type `name`: bfloat16 from its bytes, or from float32, the
+    two ways in which it gets into one; another as it is."""
+    if name == "bfloat16" and array.dtype == np.float32:
+        return array.astype(numpy_dtype(name))
+    if name == "bfloat16" and array.dtype.kind == "V" and array.dtype.itemsize == 2:
+        return array.view(numpy_dtype(name))
+    return array
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

@@ -20,8 +20,8 @@ import onnx
 from tunefarm.devices.target import Target
 from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
 from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
-from tunefarm.frontend.dtypes import is_float, numpy_dtype
-from tunefarm.frontend.half import half_types, widen
+from tunefarm.frontend.dtypes import is_float, narrowest, numpy_dtype
+from tunefarm.frontend.half import half_types, widen_inside, widen_islands
 from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
 from tunefarm.frontend.onnx_padding import fold_padding
 from tunefarm.frontend.onnx_passes import PASSES, Graph
@@ -29,6 +29,8 @@ from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import Program, TensorSpec, load_program, program_to_dict
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
+_MOST_BYTES = 2**31 - 1
+"""Of a message of protobuf's."""
 HANDLER = "tunefarm.frontend.importer:run_import"
 
 
@@ -134,20 +136,29 @@ def run_import(request: ImportRequest) -> None:
     bind_shapes(model, dict(request.shapes))
     counts = Counter(node.op_type for node in model.graph.node)
     _check_operators(model)
-    if model.ByteSize() >= 2**31 - 1:
+    if model.ByteSize() >= _MOST_BYTES:
         raise UnsupportedModel(
             f"{request.model} has more than 2 GiB with its weights",
             hint="Split it, or store its weights in half precision.",
         )
     original = model.SerializeToString()
     graph = Graph(model)
-    half = (widen,) if request.target.kind == "llvm" and half_types(model) else ()
-    for graph_pass in (*half, *PASSES, fold_padding, shuffles_after_depthwise):
-        started, before = time.perf_counter(), len(graph.nodes)
+    types = half_types(model)
+    for_processor = request.target.kind == "llvm"
+    before = (widen_inside,) if types and for_processor else ()
+    after = (widen_islands,) if types and not for_processor else ()
+    for graph_pass in (*before, *PASSES, fold_padding, shuffles_after_depthwise, *after):
+        started, count = time.perf_counter(), len(graph.nodes)
         graph_pass(graph)
-        log.note(f"onnx.{graph_pass.__name__}", started, f"{before} to {len(graph.nodes)} nodes")
+        log.note(f"onnx.{graph_pass.__name__}", started, f"{count} to {len(graph.nodes)} nodes")
     model, used = graph.store(), graph.uses()
     parameter_bytes = int(sum(a.nbytes for name, a in graph.constants.items() if used[name]))
+    if parameter_bytes >= _MOST_BYTES:
+        raise UnsupportedModel(
+            f"{request.model} has {parameter_bytes / 2**30:.1f} GiB of weights in float32, in "
+            "which a processor computes it; less than 2 can be imported",
+            hint="Split it.",
+        )
     inputs = input_specs(model)
     _check_inputs(inputs)
 
@@ -185,6 +196,7 @@ def run_import(request: ImportRequest) -> None:
                 "kernels": sum(task.weight for task in tasks),
                 "distinct_kernels": len(tasks),
                 "parameter_bytes": parameter_bytes,
+                "precision": "float32" if for_processor else narrowest(types),
                 "target": request.target.text,
             },
         )

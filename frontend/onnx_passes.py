@@ -190,7 +190,7 @@ class _Affine:
 def fold_affine(graph: Graph) -> None:
     """Fold per-channel scales and shifts (BatchNormalization, Mul, Add) into the convolution
     before them; where there is none, into one multiplication and one addition."""
-    types = _types(graph)
+    types = value_types(graph)
     used = graph.uses()
     producers = {name: node for node in graph.nodes for name in node.output}
     pending: dict[str, _Affine] = {}
@@ -233,7 +233,7 @@ def fold_affine(graph: Graph) -> None:
     graph.nodes = nodes
 
 
-def _types(graph: Graph) -> dict[str, tuple[int, np.dtype[Any]]]:
+def value_types(graph: Graph) -> dict[str, tuple[int, np.dtype[Any]]]:
     """Rank and element type of what ONNX infers them of."""
     inferred = graph.inferred()
     tensors = {

@@ -85,6 +85,11 @@ class Program:
         return self.directory / "baseline.json"
 
     @property
+    def precision(self) -> str:
+        """The narrowest type of floating-point numbers that its kernels hand on to each other."""
+        return str(self.evidence.get("precision", "float32"))
+
+    @property
     def between_bytes(self) -> int:
         """Read by an inference before it comes to the same weights again: all weights, and what it
         works on, which is as much as the largest kernel has (buffers are used again)."""

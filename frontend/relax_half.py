@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, topi
+from tvm.ir import Op, register_op_attr
 
 from tunefarm.frontend.dtypes import HALF
 
@@ -24,8 +25,8 @@ _PRODUCTS = {
     "relax.nn.conv3d_transpose": relax.op.nn.conv3d_transpose,
 }
 _REDUCTIONS = (
-    *("relax.sum", "relax.mean", "relax.std", "relax.variance", "relax.prod", "relax.cumsum"),
-    *("relax.nn.softmax", "relax.nn.log_softmax"),
+    *("relax.sum", "relax.mean", "relax.std", "relax.variance", "relax.prod"),
+    *("relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.attention", "relax.nn.attention_bias"),
     *("relax.nn.layer_norm", "relax.nn.rms_norm", "relax.nn.group_norm", "relax.nn.instance_norm"),
     *("relax.nn.avg_pool1d", "relax.nn.avg_pool2d", "relax.nn.avg_pool3d"),
     *(f"relax.nn.adaptive_avg_pool{axes}d" for axes in (1, 2, 3)),
@@ -33,14 +34,24 @@ _REDUCTIONS = (
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
-def sums_in_float32() -> dict[str, Legalize]:
-    """How the operators that sum become kernels: for `relax.transform.LegalizeOps`."""
-    products = dict.fromkeys(_PRODUCTS, _product)
-    return {**products, **dict.fromkeys(_REDUCTIONS, _reduction)}
+_BY_DEFAULT: dict[str, Legalize] = {}
+_OVER_DEFAULTS = 11
+"""TVM's own are of level 10."""
+
+
+def sum_in_float32() -> None:
+    """Have the operators that sum become kernels that do so in float32, wherever the compiler makes
+    kernels of operators in this process, as it does to fold constants. Those of other types stay as
+    they are."""
+    for name in (*_PRODUCTS, *_REDUCTIONS):
+        if name not in _BY_DEFAULT:
+            _BY_DEFAULT[name] = Op.get(name).get_attr("FLegalize")
+            ours = _product if name in _PRODUCTS else _reduction
+            register_op_attr(name, "FLegalize", ours, level=_OVER_DEFAULTS)
 
 
 def _by_default(builder: Any, call: relax.Call) -> relax.Expr:
-    return call.op.get_attr("FLegalize")(builder, call)
+    return _BY_DEFAULT[call.op.name](builder, call)
 
 
 def _product(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -19,7 +19,7 @@ from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.exponentials import exponentials
 from tunefarm.frontend.pass_log import PassLog, run_passes
 from tunefarm.frontend.program import TensorSpec, TuningTask
-from tunefarm.frontend.relax_half import sums_in_float32
+from tunefarm.frontend.relax_half import sum_in_float32
 from tunefarm.frontend.tir import (
     argument_specs,
     free_arguments,
@@ -40,6 +40,7 @@ def from_onnx(model: onnx.ModelProto, log: PassLog) -> tvm.IRModule:
     Raises:
         UnsupportedModel: the importer refuses a node.
     """
+    sum_in_float32()
     started = time.perf_counter()
     try:
         module = onnx_frontend.from_onnx(model, keep_params_in_input=False)
@@ -61,7 +62,7 @@ def simplify(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule
 def lower(module: tvm.IRModule, target: Target, log: PassLog, stage: str) -> tvm.IRModule:
     """Operators to TensorIR, fused; the arguments whose layout is free (constants) are marked."""
     passes = [
-        transform.LegalizeOps(sums_in_float32()),
+        transform.LegalizeOps(),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         transform.FuseOps(),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tunefarm.frontend.dtypes import for_npz, is_float, numpy_dtype
+from tunefarm.frontend.dtypes import for_npz, is_float, narrowest, numpy_dtype
 from tunefarm.home import write_atomically
 from tunefarm.measure.backend import backend
 from tunefarm.measure.build import Library
@@ -235,10 +235,17 @@ def calls_per_sample(elapsed_s: float, protocol: Protocol) -> int:
 
 def _check(result: Array, reference: Array, facts: KernelFacts, seed: int) -> None:
     output = facts.args[-1]
-    allowed = tolerance(output.dtype, reduction_length(facts.flops, output))
+    allowed = tolerance(_precision(facts), reduction_length(facts.flops, output))
     wrong = disagreement(result, reference, allowed)
     if wrong:
         raise WrongResult(f"inputs of seed {seed}: {wrong}")
+
+
+def _precision(facts: KernelFacts) -> str:
+    """The narrowest type of floating-point numbers among a kernel's arguments: what it computes may
+    be rounded to that inside. That of its result, where this is none of them."""
+    dtypes = [spec.dtype for spec in facts.args if is_float(numpy_dtype(spec.dtype))]
+    return narrowest(dtypes) if facts.args[-1].dtype in dtypes else facts.args[-1].dtype
 
 
 def race(

@@ -44,10 +44,14 @@ class CompiledModel:
             file = weights.beside(library)
             constants = weights.load(file) if file.exists() else []
         self._constants = constants  # the tensors are views of them
-        tensors = [tvm.runtime.from_dlpack(array) for array in constants]
-        if self._on_gpu:
-            tensors = [tvm.runtime.tensor(array, self._device) for array in constants]
+        tensors = [self._tensor(array) for array in constants]
         self._weights = [tvm_ffi.convert(tensors)] if tensors else []
+
+    def _tensor(self, array: Array) -> Any:
+        """A copy where it has to be: NumPy hands bfloat16 to nobody."""
+        if self._on_gpu or array.dtype.name == "bfloat16":
+            return tvm.runtime.tensor(array, self._device)
+        return tvm.runtime.from_dlpack(array)
 
     def upload(self, inputs: Sequence[Array]) -> list[Any]:
         """Copies the runtime may read: aligned as kernels assume, which an array need not be."""

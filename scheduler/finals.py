@@ -104,6 +104,7 @@ class Finals:
             self.races.target.device.cores,
             self.races.protocol.seeds,
             self._expected(),
+            program.precision,
         )
 
     def _expected(self) -> Path:

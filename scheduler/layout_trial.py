@@ -146,6 +146,7 @@ class LayoutTrial:
             self.target.device.cores,
             self.protocol.seeds,
             self.directory / "model" / "layout-expected.npz",
+            program.precision,
         )
 
     def _check(self, program: Program, library: Path, expected: Path, device: Any) -> None:

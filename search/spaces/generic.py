@@ -35,7 +35,10 @@ def tensor_core_space(workload: Any, target: Target) -> GenericSpace | None:
     inputs = {spec.dtype for spec in argument_specs(workload["main"])}
     if target.kind != "cuda" or not inputs & PRODUCTS & set(arch_of(target).tensor_cores):
         return None
-    space = GenericSpace(workload, target, TENSOR_CORES)
+    try:
+        space = GenericSpace(workload, target, TENSOR_CORES)
+    except ScheduleError:
+        return None
     return space if space.tensorised else None
 
 
@@ -142,7 +145,11 @@ class GenericSpace:
 
 def _generated(workload: Any, target: Target, rules: str) -> tuple[Any, list[Any]]:
     """A context and its sketches, which have the same structure whatever they are drawn with; but
-    not every draw can be applied: of a padded convolution for tensor cores one in six stops TVM."""
+    not every draw can be applied: of a padded convolution for tensor cores one in six stops TVM.
+
+    Raises:
+        ScheduleError: none of them can.
+    """
     for seed in range(1, DRAWS):
         context = replay.make_context(workload, target, rules, seed)
         try:

@@ -20,7 +20,13 @@ from tunefarm.frontend.dtypes import (
     numpy_dtype,
     rounding,
 )
-from tunefarm.frontend.half import half_types, narrowed, widen, widened
+from tunefarm.frontend.half import (
+    half_types,
+    narrowed,
+    widen_inside,
+    widen_islands,
+    widened,
+)
 from tunefarm.frontend.importer import ImportRequest, run_import
 from tunefarm.frontend.onnx_passes import Graph
 from tunefarm.frontend.zoo import write_zoo_model, zoo_model
@@ -57,7 +63,7 @@ def test_widened_it_computes_what_it_did_before_its_numbers_were_rounded(
 def test_what_goes_in_and_comes_out_keeps_its_type(tmp_path: Path) -> None:
     half = narrowed(onnx.load(models.cnn(tmp_path / "cnn.onnx")), "float16")
     graph = Graph(onnx.ModelProto.FromString(half.SerializeToString()))
-    widen(graph)
+    widen_inside(graph)
     assert not [name for name, array in graph.constants.items() if array.dtype == np.float16]
     model = graph.store()
     onnx.checker.check_model(model, full_check=True)
@@ -67,55 +73,97 @@ def test_what_goes_in_and_comes_out_keeps_its_type(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got, want.astype(np.float16))
 
 
-def test_casts_constants_subgraphs_and_what_passes_through() -> None:
-    """An input that is an output, a constant that is one, a cast, branches of their own."""
+def test_casts_constants_and_what_passes_through() -> None:
+    """An input that is an output, a constant that is one, a cast, a constant with a value."""
     of = helper.make_tensor_value_info
     half = TensorProto.FLOAT16
-
-    def branch(name: str, value: float) -> onnx.GraphProto:
-        constant = numpy_helper.from_array(np.full((2,), value, np.float16), f"{name}_c")
-        node = helper.make_node("Identity", [f"{name}_c"], [f"{name}_y"])
-        return helper.make_graph([node], name, [], [of(f"{name}_y", half, [2])], [constant])
-
     two = numpy_helper.from_array(np.full((1,), 2.0, np.float16))
     nodes = [
         helper.make_node("Cast", ["whole"], ["cast"], to=half),
         helper.make_node("ConstantOfShape", ["shape"], ["twos"], value=two),
-        helper.make_node("If", ["which"], ["chosen"], then_branch=branch("a", 1.0),
-                         else_branch=branch("b", 3.0)),
         helper.make_node("Add", ["x", "cast"], ["sum"]),
-        helper.make_node("Add", ["sum", "twos"], ["more"]),
-        helper.make_node("Add", ["more", "chosen"], ["y"]),
-    ]  # fmt: skip
-    kept = numpy_helper.from_array(np.full((2,), 7.0, np.float16), "kept")
+        helper.make_node("Add", ["sum", "kept"], ["more"]),
+        helper.make_node("Mul", ["more", "twos"], ["y"]),
+    ]
     graph = helper.make_graph(
         nodes,
         "mixed",
-        [
-            of("x", half, [2]),
-            of("whole", TensorProto.INT64, [2]),
-            of("which", TensorProto.BOOL, []),
-        ],
+        [of("x", half, [2]), of("whole", TensorProto.INT64, [2])],
         [of("y", half, [2]), of("x", half, [2]), of("kept", half, [2])],
-        [kept, numpy_helper.from_array(np.array([2]), "shape")],
-    )  # fmt: skip
+        [
+            numpy_helper.from_array(np.full((2,), 7.0, np.float16), "kept"),
+            numpy_helper.from_array(np.array([2]), "shape"),
+        ],
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    feed = {
-        "x": np.array([0.5, 1.5], np.float16),
-        "whole": np.array([10, 20]),
-        "which": np.array(False),
-    }
-    found = Graph(onnx.ModelProto.FromString(model.SerializeToString()))
-    widen(found)
-    kinds = {node.op_type: node for node in found.nodes}
-    assert kinds["Add"].input[0].endswith("::float32") or kinds["Add"].input[0] == "more"
+    feed = {"x": np.array([0.5, 1.5], np.float16), "whole": np.array([10, 20])}
+    found = Graph(model)
+    widen_inside(found)
     stored = found.store()
     onnx.checker.check_model(stored, full_check=True)
+    inferred = onnx.shape_inference.infer_shapes(stored).graph.value_info
+    inside = {one.name: one.type.tensor_type.elem_type for one in inferred}
+    assert {inside[name] for name in ("cast", "twos", "sum", "more")} == {TensorProto.FLOAT}
     y, x, seven = run(stored, feed)
     assert [one.dtype for one in (y, x, seven)] == [np.float16] * 3
-    np.testing.assert_array_equal(y, [15.5, 26.5])
+    np.testing.assert_array_equal(y, [35.0, 57.0])
     np.testing.assert_array_equal(x, feed["x"])
     np.testing.assert_array_equal(seven, [7.0, 7.0])
+
+
+def test_weights_that_an_old_file_lists_among_its_inputs_stay_weights() -> None:
+    of = helper.make_tensor_value_info
+    half = TensorProto.FLOAT16
+    weights = numpy_helper.from_array(np.ones((2, 3), np.float16), "w")
+    kept = numpy_helper.from_array(np.ones((2, 3), np.float16), "kept")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "old",
+        [of("x", half, [1, 2]), of("w", half, [2, 3]), of("kept", half, [2, 3])],
+        [of("y", half, [1, 3]), of("kept", half, [2, 3])],
+        [weights, kept],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=3)
+    found = Graph(model)
+    widen_inside(found)
+    stored = found.store()
+    assert [value.name for value in stored.graph.input] == ["x"]
+    stored.ir_version = 8
+    y, again = run(stored, {"x": np.ones((1, 2), np.float16)})
+    np.testing.assert_array_equal(y, np.full((1, 3), 2.0))
+    np.testing.assert_array_equal(again, np.ones((2, 3)))
+
+
+def test_what_has_no_kernels_in_half_precision_is_an_island() -> None:
+    of = helper.make_tensor_value_info
+    half = TensorProto.FLOAT16
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Pow", ["r", "two"], ["p"]),
+        helper.make_node("Elu", ["p"], ["e"]),
+        helper.make_node("Add", ["e", "r"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "islands",
+        [of("x", half, [3])],
+        [of("y", half, [3])],
+        [numpy_helper.from_array(np.array(2.0, np.float16), "two")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = np.array([-1.0, 2.0, 3.0], np.float16)
+    want = run(model, {"x": x})
+    found = Graph(model)
+    widen_islands(found)
+    stored = found.store()
+    onnx.checker.check_model(stored, full_check=True)
+    inferred = onnx.shape_inference.infer_shapes(stored).graph.value_info
+    kinds = {one.name: one.type.tensor_type.elem_type for one in inferred}
+    assert {kinds[name] for name in ("r", "p", "e")} == {half}
+    for node in stored.graph.node:
+        if node.op_type in ("Pow", "Elu"):
+            assert {kinds[name] for name in node.output} == {TensorProto.FLOAT}
+    np.testing.assert_array_equal(run(stored, {"x": x}), want)
 
 
 def test_normalisations_without_a_convolution_keep_the_models_type() -> None:
@@ -209,6 +257,7 @@ def test_sums_are_made_in_float32(kind: str, target: str, tmp_path: Path) -> Non
     program = load_program(tmp_path / "program")
     assert {spec.dtype for spec in (*program.inputs, *program.outputs)} == {kind}
     wide = {spec.dtype for task in program.tasks for spec in task.args}
+    assert program.precision == (kind if target.startswith("cuda") else "float32")
     assert wide == ({kind} if target.startswith("cuda") else {kind, "float32"})
     machine = relax.VirtualMachine(
         relax.build(load_program_module(program.module), "llvm"), tvm.cpu()
@@ -218,3 +267,65 @@ def test_sums_are_made_in_float32(kind: str, target: str, tmp_path: Path) -> Non
     np.testing.assert_array_equal(product.astype(np.float32), np.full((2, 1), TERMS))
     np.testing.assert_array_equal(mean.astype(np.float32), np.ones((2, 1)))
     np.testing.assert_array_equal(soft.astype(np.float32), np.full((2, TERMS), 1 / TERMS))
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("name", ["decoder", "mobilenet_v2", "zfnet512"])
+def test_networks_of_the_zoo_are_imported_in_bfloat16_for_a_gpu(name: str, tmp_path: Path) -> None:
+    """With masks, bounded rectifiers and local normalisation."""
+    from tunefarm.frontend.program import load_program
+
+    path = write_zoo_model(name, tmp_path / "m.onnx", dtype="bfloat16")
+    run_import(ImportRequest(path, tmp_path / "program", parse_target("cuda:arch=sm_80")))
+    program = load_program(tmp_path / "program")
+    assert program.precision == "bfloat16"
+    products = [task for task in program.tasks if task.name.startswith(("conv2d", "matmul"))]
+    assert products
+    assert all({spec.dtype for spec in task.args[:-1]} == {"bfloat16"} for task in products)
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("kind", HALF)
+def test_constant_sums_are_not_folded_in_16_bits(kind: str, tmp_path: Path) -> None:
+    of = helper.make_tensor_value_info
+    number = TensorProto.FLOAT16 if kind == "float16" else TensorProto.BFLOAT16
+    ones = [np.ones(shape, numpy_dtype(kind)) for shape in ((1, TERMS), (TERMS, 1))]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "b"], ["c"]), helper.make_node("Add", ["x", "c"], ["y"])],
+        "folded",
+        [of("x", number, [1, 1])],
+        [of("y", number, [1, 1])],
+        [numpy_helper.from_array(array, name) for array, name in zip(ones, "ab", strict=True)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    request = ImportRequest(
+        tmp_path / "m.onnx", tmp_path / "program", parse_target("cuda:arch=sm_80")
+    )
+    run_import(request)
+    (y,) = compiled_for_a_processor(tmp_path)([np.zeros((1, 1), numpy_dtype(kind))])
+    np.testing.assert_array_equal(y.astype(np.float32), [[TERMS]])
+
+
+@pytest.mark.tvm
+def test_weights_in_bfloat16_are_loaded(tmp_path: Path) -> None:
+    """From the file beside the library, which NumPy knows no way to hand on."""
+    path = tmp_path / "m.onnx"
+    onnx.save(narrowed(onnx.load(models.vector_dense(tmp_path / "f.onnx", 64)), "bfloat16"), path)
+    run_import(ImportRequest(path, tmp_path / "program", parse_target("cuda:arch=sm_80")))
+    model = compiled_for_a_processor(tmp_path)
+    (y,) = model([np.ones((1, 64), numpy_dtype("bfloat16"))])
+    (weights,) = Graph(onnx.load(path)).constants.values()
+    want = weights.astype(np.float32).sum(axis=0, keepdims=True)
+    np.testing.assert_allclose(y.astype(np.float32), want, rtol=rounding("bfloat16"), atol=1e-3)
+
+
+def compiled_for_a_processor(root: Path):
+    """What was imported for a GPU into ``program``, to see what it computes."""
+    from tunefarm.frontend.program import load_program
+    from tunefarm.measure.assemble import AssembleRequest, run_assemble
+    from tunefarm.measure.model import CompiledModel
+
+    module = load_program(root / "program").module
+    request = AssembleRequest(module, (), (), parse_target("llvm"), root / "model.so")
+    return CompiledModel(run_assemble(request).library, kind="llvm")

@@ -106,7 +106,9 @@ def test_no_product_is_expected_to_take_less_than_the_multiplying() -> None:
     for number in (70, 80, 90):
         arch = arch_of(parse_target(f"cuda:arch=sm_{number}"))
         for tensor, lanes in ((False, arch.lanes), (True, arch.tensor_lanes)):
-            for one in tiles(0, knobs(64, 64), tensor, 2, 1, arch):
+            found = tiles(0, knobs(64, 64), tensor, 2, 1, arch)
+            assert found
+            for one in found:
                 size = 64 * 64 * 512 * (16**3 if tensor else 1)
                 assert one.seconds > size / (lanes * arch.multiprocessors * 1.4e9)
 
