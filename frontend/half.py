@@ -97,14 +97,13 @@ def widen_islands(graph: Graph) -> None:
         if node.op_type in _IN_16_BITS or not any(types.get(n) in HALF for n in node.output):
             nodes.append(node)
             continue
-        for place, name in enumerate(node.input):
-            if types.get(name) not in HALF:
-                continue
-            node.input[place] = f"{name}::{number}"
+        wide = {name: f"{name}::{number}" for name in node.input if types.get(name) in HALF}
+        for name, inner in wide.items():
             if name in graph.constants:
-                graph.constants[node.input[place]] = graph.constants[name].astype(np.float32)
+                graph.constants[inner] = graph.constants[name].astype(np.float32)
             else:
-                nodes.append(_cast(name, node.input[place], TensorProto.FLOAT))
+                nodes.append(_cast(name, inner, TensorProto.FLOAT))
+        node.input[:] = [wide.get(name, name) for name in node.input]
         nodes.append(node)
         for place, name in enumerate(node.output):
             if types.get(name) in HALF:

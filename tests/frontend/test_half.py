@@ -140,7 +140,8 @@ def test_what_has_no_kernels_in_half_precision_is_an_island() -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Pow", ["r", "two"], ["p"]),
-        helper.make_node("Elu", ["p"], ["e"]),
+        helper.make_node("Elu", ["p"], ["q"]),
+        helper.make_node("Einsum", ["q", "q"], ["e"], equation="i,i->i"),
         helper.make_node("Add", ["e", "r"], ["y"]),
     ]
     graph = helper.make_graph(
@@ -159,9 +160,9 @@ def test_what_has_no_kernels_in_half_precision_is_an_island() -> None:
     onnx.checker.check_model(stored, full_check=True)
     inferred = onnx.shape_inference.infer_shapes(stored).graph.value_info
     kinds = {one.name: one.type.tensor_type.elem_type for one in inferred}
-    assert {kinds[name] for name in ("r", "p", "e")} == {half}
+    assert {kinds[name] for name in ("r", "p", "q", "e")} == {half}
     for node in stored.graph.node:
-        if node.op_type in ("Pow", "Elu"):
+        if node.op_type in ("Pow", "Elu", "Einsum"):
             assert {kinds[name] for name in node.output} == {TensorProto.FLOAT}
     np.testing.assert_array_equal(run(stored, {"x": x}), want)
 
