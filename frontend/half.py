@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tunefarm.frontend.dtypes import HALF
+from tunefarm.frontend.dtypes import HALF, numpy_dtype
 from tunefarm.frontend.onnx_passes import Graph, value_types
 
 _HALF = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
@@ -108,8 +108,7 @@ def widen_islands(graph: Graph) -> None:
         for place, name in enumerate(node.output):
             if types.get(name) in HALF:
                 node.output[place] = f"{name}::{number}"
-                kind = next(one for one, known in _HALF.items() if known == types[name])
-                nodes.append(_cast(node.output[place], name, kind))
+                nodes.append(_cast(node.output[place], name, _number(types[name])))
     graph.nodes = nodes
 
 
@@ -126,9 +125,7 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
 def narrowed(model: onnx.ModelProto, kind: str) -> onnx.ModelProto:
     """A copy of a float32 model, with all of its numbers in `kind` (``float16``, ``bfloat16``);
     those beyond its range become its largest, as a mask's do."""
-    number = next(n for n, name in _HALF.items() if name == kind)
-    graph = Graph(_copy(model))
-    dtype = helper.tensor_dtype_to_np_dtype(number)
+    graph, number, dtype = Graph(_copy(model)), _number(kind), numpy_dtype(kind)
     most = 65504.0 if kind == "float16" else np.inf
     for name, array in graph.constants.items():
         if array.dtype == np.float32:
@@ -151,6 +148,10 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     return copy
+
+
+def _number(kind: str) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(numpy_dtype(kind)))
 
 
 def _cast(source: str, result: str, kind: int) -> onnx.NodeProto:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tunefarm.frontend.dtypes import HALF
+
 Array = NDArray[np.generic]
 _FOLDABLE = frozenset(
     {
@@ -28,7 +30,7 @@ _FOLDABLE = frozenset(
 _CLIP_READS_BOUNDS = 11  # the opset since which they are inputs
 _SHAPE_LIMIT = 1024
 """Elements of a constant that may be a shape."""
-_FLOATS = ("float32", "float16", "bfloat16")
+_FLOATS = ("float32", *HALF)
 _FOLD_LIMIT = 2**27  # elements: a larger constant stays an operation
 
 

@@ -80,10 +80,12 @@ def exact_model(path: Path) -> tuple[str, str | bytes]:
 
     from tunefarm.frontend.half import half_types, widened
 
-    types = half_types(onnx.load(path, load_external_data=False))
+    model = onnx.load(path, load_external_data=False)
+    types = half_types(model)
     if not types:
         return narrowest(types), str(path)
-    return narrowest(types), widened(onnx.load(path)).SerializeToString()
+    onnx.load_external_data_for_model(model, str(path.parent))
+    return narrowest(types), widened(model).SerializeToString()
 
 
 def exact_feed(inputs: Sequence[TensorSpec], arrays: Sequence[Array]) -> dict[str, Array]:

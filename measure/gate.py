@@ -51,10 +51,10 @@ def disagreement(result: Array, reference: Array, allowed: Tolerance) -> str:
     if not is_float(result.dtype):
         wrong = int(np.count_nonzero(result != reference))
         return f"{wrong} of {result.size} elements differ" if wrong else ""
-    # Most results are right by far, and this is on every candidate's path: the whole allowance is
-    # never less than its absolute part. What is not a number fails the comparison.
     if result.dtype.name in HALF:  # whose largest number is soon reached, or whose steps are wide
         result, reference = result.astype(np.float32), reference.astype(np.float32)
+    # Most results are right by far, and this is on every candidate's path: the whole allowance is
+    # never less than its absolute part. What is not a number fails the comparison.
     with np.errstate(invalid="ignore", over="ignore"):
         largest = float(np.max(np.abs(result - reference), initial=0.0))
     top = float(np.max(np.abs(reference), initial=0.0))
@@ -127,13 +127,13 @@ def parity(results: list[Array], references: list[Array], precision: str = "floa
                 reference = reference.astype(result.dtype)
         got, want = result.astype(np.float64), reference.astype(np.float64)
         finite = np.isfinite(want)
-        if got.shape != want.shape or not np.array_equal(
-            got[~finite], want[~finite], equal_nan=True
+        if (
+            got.shape != want.shape
+            or not np.isfinite(got[finite]).all()
+            or not np.array_equal(got[~finite], want[~finite], equal_nan=True)
         ):
             return Parity(math.inf, math.inf, False)
         got, want = got[finite], want[finite]
-        if not np.isfinite(got).all():
-            return Parity(math.inf, math.inf, False)
         error = np.abs(got - want)
         floor = least * math.sqrt(np.mean(want**2)) if want.size else 0.0
         relative = float((error / np.maximum(np.abs(want), max(floor, 1e-30))).max(initial=0.0))

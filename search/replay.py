@@ -26,8 +26,7 @@ from tunefarm.search.prefetch import KEY as PREFETCH
 from tunefarm.search.prefetch import prefetching
 from tunefarm.search.streaming import KEY as STREAM
 from tunefarm.search.streaming import streaming
-from tunefarm.search.tensor_cores import RULES as TENSOR_CORES
-from tunefarm.search.tensor_cores import schedule_rules
+from tunefarm.search.tensor_cores import TENSOR_CORES, schedule_rules
 
 KERNEL = "kernel"
 """Name of a built kernel's entry function."""

@@ -10,7 +10,7 @@ from tvm_ffi import structural_walk
 
 from tunefarm.devices.gpu import Arch
 
-RULES = "cuda-tensorcore"
+TENSOR_CORES = "cuda-tensorcore"
 """TVM's name of the rules for them; those of a target's kind have the kind's name."""
 PRODUCTS = frozenset({"float16", "bfloat16", "int8"})
 """Element types that there are sketches for."""
@@ -78,7 +78,7 @@ def schedule_rules() -> list[Any]:
         reuse_read=rule.ReuseType("must", [4], "shared.dyn"),
         reuse_write=rule.ReuseType("must", [2], "shared.dyn"),
     )
-    rules = list(ms.ScheduleRule.create(RULES))
+    rules = list(ms.ScheduleRule.create(TENSOR_CORES))
     first = next(i for i, one in enumerate(rules) if isinstance(one, type(ours)))
     return [*rules[:first], ours, *rules[first:]]
 

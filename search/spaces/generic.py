@@ -18,8 +18,7 @@ from tunefarm.search import replay
 from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.features import features_of_stores
 from tunefarm.search.spaces.gpu_tile import tiles
-from tunefarm.search.tensor_cores import PRODUCTS, STAGES, variants
-from tunefarm.search.tensor_cores import RULES as TENSOR_CORES
+from tunefarm.search.tensor_cores import PRODUCTS, STAGES, TENSOR_CORES, variants
 
 DRAWS = 8
 """For a kernel's sketches, before it counts as having none."""
@@ -150,14 +149,15 @@ def _generated(workload: Any, target: Target, rules: str) -> tuple[Any, list[Any
     Raises:
         ScheduleError: none of them can.
     """
-    for seed in range(1, DRAWS):
+    seed = 1
+    while True:
         context = replay.make_context(workload, target, rules, seed)
         try:
             return context, list(context.generate_design_space())
         except ScheduleError:
-            continue
-    context = replay.make_context(workload, target, rules, DRAWS)
-    return context, list(context.generate_design_space())
+            if seed == DRAWS:
+                raise
+            seed += 1
 
 
 def _stages(structure: str) -> int:

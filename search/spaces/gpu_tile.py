@@ -22,6 +22,7 @@ two inside a thread), and of a loop that is summed over (the middle and inner on
 DRAWS, KEPT = 4000, 512
 MOST_SUMS = 128
 """That a thread holds in registers."""
+_SUM_BYTES = 4
 _SHARED_BYTES, _FETCHED_BYTES = 128, 40.0
 """Of shared memory and of the second-level cache, that a multiprocessor reads in a cycle: an A100's
 by its whitepaper, which gives the cache 5120 bytes for 108 multiprocessors. What blocks fetch in
@@ -53,7 +54,7 @@ class Tile:
         rows, columns: of a block; the columns are the last loop of the result.
         own_rows, own_columns: of a thread, or of a warp on tensor cores.
         step: summed over between two loads of shared memory; depth: in all.
-        element_bytes, sum_bytes: of an element of the operands, and of a sum.
+        element_bytes: of an element of the operands.
         stages: steps whose operands are in shared memory at a time.
         vectors: elements of each operand that a thread copies at once.
     """
@@ -68,7 +69,6 @@ class Tile:
     depth: int
     tensor: bool
     element_bytes: int
-    sum_bytes: int = 4
     stages: int = 1
     vectors: tuple[int, int] = (1, 1)
 
@@ -76,14 +76,14 @@ class Tile:
     def shared_bytes(self) -> int:
         """Both operands of all stages; on tensor cores the sums pass through it as well."""
         operands = self.stages * (self.rows + self.columns) * self.step * self.element_bytes
-        sums = self.rows * self.columns * self.sum_bytes if self.tensor else 0
+        sums = self.rows * self.columns * _SUM_BYTES if self.tensor else 0
         return max(operands, sums)
 
     @property
     def sums(self) -> int:
         """Registers of a thread for what it sums up."""
         own = self.own_rows * self.own_columns
-        return own * self.sum_bytes // (4 * 32) if self.tensor else own
+        return own // 32 if self.tensor else own
 
     def fits(self, arch: Arch) -> bool:
         return (

@@ -11,6 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests import models
 from tunefarm.devices.target import parse_target
+from tunefarm.errors import UnsupportedModel
+from tunefarm.frontend import importer
 from tunefarm.frontend.dtypes import (
     HALF,
     for_npz,
@@ -33,6 +35,23 @@ from tunefarm.frontend.zoo import write_zoo_model, zoo_model
 
 TERMS = 4096
 """Ones, of which a sum in 16 bits stays at 2048 (float16) or at 256 (bfloat16)."""
+
+
+def model_of(nodes, inputs, outputs, constants, opset: int = 17, ir: int = 8) -> onnx.ModelProto:
+    """Inputs and outputs as (name, type, shape), constants by name."""
+    graph = helper.make_graph(
+        nodes,
+        "half",
+        [helper.make_tensor_value_info(*one) for one in inputs],
+        [helper.make_tensor_value_info(*one) for one in outputs],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir)
+
+
+def number(kind: str) -> int:
+    return TensorProto.FLOAT16 if kind == "float16" else TensorProto.BFLOAT16
 
 
 def run(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -75,27 +94,20 @@ def test_what_goes_in_and_comes_out_keeps_its_type(tmp_path: Path) -> None:
 
 def test_casts_constants_and_what_passes_through() -> None:
     """An input that is an output, a constant that is one, a cast, a constant with a value."""
-    of = helper.make_tensor_value_info
     half = TensorProto.FLOAT16
     two = numpy_helper.from_array(np.full((1,), 2.0, np.float16))
-    nodes = [
-        helper.make_node("Cast", ["whole"], ["cast"], to=half),
-        helper.make_node("ConstantOfShape", ["shape"], ["twos"], value=two),
-        helper.make_node("Add", ["x", "cast"], ["sum"]),
-        helper.make_node("Add", ["sum", "kept"], ["more"]),
-        helper.make_node("Mul", ["more", "twos"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "mixed",
-        [of("x", half, [2]), of("whole", TensorProto.INT64, [2])],
-        [of("y", half, [2]), of("x", half, [2]), of("kept", half, [2])],
+    model = model_of(
         [
-            numpy_helper.from_array(np.full((2,), 7.0, np.float16), "kept"),
-            numpy_helper.from_array(np.array([2]), "shape"),
+            helper.make_node("Cast", ["whole"], ["cast"], to=half),
+            helper.make_node("ConstantOfShape", ["shape"], ["twos"], value=two),
+            helper.make_node("Add", ["x", "cast"], ["sum"]),
+            helper.make_node("Add", ["sum", "kept"], ["more"]),
+            helper.make_node("Mul", ["more", "twos"], ["y"]),
         ],
+        [("x", half, [2]), ("whole", TensorProto.INT64, [2])],
+        [("y", half, [2]), ("x", half, [2]), ("kept", half, [2])],
+        {"kept": np.full((2,), 7.0, np.float16), "shape": np.array([2])},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     feed = {"x": np.array([0.5, 1.5], np.float16), "whole": np.array([10, 20])}
     found = Graph(model)
     widen_inside(found)
@@ -112,18 +124,15 @@ def test_casts_constants_and_what_passes_through() -> None:
 
 
 def test_weights_that_an_old_file_lists_among_its_inputs_stay_weights() -> None:
-    of = helper.make_tensor_value_info
-    half = TensorProto.FLOAT16
-    weights = numpy_helper.from_array(np.ones((2, 3), np.float16), "w")
-    kept = numpy_helper.from_array(np.ones((2, 3), np.float16), "kept")
-    graph = helper.make_graph(
+    half, ones = TensorProto.FLOAT16, np.ones((2, 3), np.float16)
+    model = model_of(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "old",
-        [of("x", half, [1, 2]), of("w", half, [2, 3]), of("kept", half, [2, 3])],
-        [of("y", half, [1, 3]), of("kept", half, [2, 3])],
-        [weights, kept],
+        [("x", half, [1, 2]), ("w", half, [2, 3]), ("kept", half, [2, 3])],
+        [("y", half, [1, 3]), ("kept", half, [2, 3])],
+        {"w": ones, "kept": ones},
+        opset=8,
+        ir=3,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=3)
     found = Graph(model)
     widen_inside(found)
     stored = found.store()
@@ -135,23 +144,19 @@ def test_weights_that_an_old_file_lists_among_its_inputs_stay_weights() -> None:
 
 
 def test_what_has_no_kernels_in_half_precision_is_an_island() -> None:
-    of = helper.make_tensor_value_info
     half = TensorProto.FLOAT16
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("Pow", ["r", "two"], ["p"]),
-        helper.make_node("Elu", ["p"], ["q"]),
-        helper.make_node("Einsum", ["q", "q"], ["e"], equation="i,i->i"),
-        helper.make_node("Add", ["e", "r"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "islands",
-        [of("x", half, [3])],
-        [of("y", half, [3])],
-        [numpy_helper.from_array(np.array(2.0, np.float16), "two")],
+    model = model_of(
+        [
+            helper.make_node("Relu", ["x"], ["r"]),
+            helper.make_node("Pow", ["r", "two"], ["p"]),
+            helper.make_node("Elu", ["p"], ["q"]),
+            helper.make_node("Einsum", ["q", "q"], ["e"], equation="i,i->i"),
+            helper.make_node("Add", ["e", "r"], ["y"]),
+        ],
+        [("x", half, [3])],
+        [("y", half, [3])],
+        {"two": np.array(2.0, np.float16)},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     x = np.array([-1.0, 2.0, 3.0], np.float16)
     want = run(model, {"x": x})
     found = Graph(model)
@@ -168,20 +173,17 @@ def test_what_has_no_kernels_in_half_precision_is_an_island() -> None:
 
 
 def test_normalisations_without_a_convolution_keep_the_models_type() -> None:
-    of = helper.make_tensor_value_info
-    names = ("scale", "shift", "mean", "var")
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("BatchNormalization", ["r", *names], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "n",
-        [of("x", TensorProto.FLOAT16, [1, 3, 4, 4])],
-        [of("y", TensorProto.FLOAT16, [1, 3, 4, 4])],
-        [numpy_helper.from_array(np.full(3, 0.5, np.float16), name) for name in names],
+    half, names = TensorProto.FLOAT16, ("scale", "shift", "mean", "var")
+    model = model_of(
+        [
+            helper.make_node("Relu", ["x"], ["r"]),
+            helper.make_node("BatchNormalization", ["r", *names], ["y"]),
+        ],
+        [("x", half, [1, 3, 4, 4])],
+        [("y", half, [1, 3, 4, 4])],
+        {name: np.full(3, 0.5, np.float16) for name in names},
+        opset=15,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
     from tunefarm.frontend.onnx_passes import PASSES
 
     found = Graph(model)
@@ -221,22 +223,17 @@ def test_types_by_name(tmp_path: Path) -> None:
 
 def sums(path: Path, kind: str) -> Path:
     """A product, a mean and a softmax of `TERMS` ones each."""
-    of = helper.make_tensor_value_info
-    number = TensorProto.FLOAT16 if kind == "float16" else TensorProto.BFLOAT16
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["p"]),
-        helper.make_node("ReduceMean", ["x"], ["m"], axes=[1], keepdims=1),
-        helper.make_node("Softmax", ["x"], ["s"], axis=1),
-    ]
-    weights = np.ones((TERMS, 1), numpy_dtype(kind))
-    graph = helper.make_graph(
-        nodes,
-        "sums",
-        [of("x", number, [2, TERMS])],
-        [of("p", number, [2, 1]), of("m", number, [2, 1]), of("s", number, [2, TERMS])],
-        [numpy_helper.from_array(weights, "w")],
+    model = model_of(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["p"]),
+            helper.make_node("ReduceMean", ["x"], ["m"], axes=[1], keepdims=1),
+            helper.make_node("Softmax", ["x"], ["s"], axis=1),
+        ],
+        [("x", number(kind), [2, TERMS])],
+        [(name, number(kind), [2, size]) for name, size in (("p", 1), ("m", 1), ("s", TERMS))],
+        {"w": np.ones((TERMS, 1), numpy_dtype(kind))},
+        opset=13,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     path.write_bytes(model.SerializeToString())
     return path
 
@@ -288,17 +285,15 @@ def test_networks_of_the_zoo_are_imported_in_bfloat16_for_a_gpu(name: str, tmp_p
 @pytest.mark.tvm
 @pytest.mark.parametrize("kind", HALF)
 def test_constant_sums_are_not_folded_in_16_bits(kind: str, tmp_path: Path) -> None:
-    of = helper.make_tensor_value_info
-    number = TensorProto.FLOAT16 if kind == "float16" else TensorProto.BFLOAT16
-    ones = [np.ones(shape, numpy_dtype(kind)) for shape in ((1, TERMS), (TERMS, 1))]
-    graph = helper.make_graph(
+    model = model_of(
         [helper.make_node("MatMul", ["a", "b"], ["c"]), helper.make_node("Add", ["x", "c"], ["y"])],
-        "folded",
-        [of("x", number, [1, 1])],
-        [of("y", number, [1, 1])],
-        [numpy_helper.from_array(array, name) for array, name in zip(ones, "ab", strict=True)],
+        [("x", number(kind), [1, 1])],
+        [("y", number(kind), [1, 1])],
+        {
+            "a": np.ones((1, TERMS), numpy_dtype(kind)),
+            "b": np.ones((TERMS, 1), numpy_dtype(kind)),
+        },
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     request = ImportRequest(
         tmp_path / "m.onnx", tmp_path / "program", parse_target("cuda:arch=sm_80")
@@ -330,3 +325,21 @@ def compiled_for_a_processor(root: Path):
     module = load_program(root / "program").module
     request = AssembleRequest(module, (), (), parse_target("llvm"), root / "model.so")
     return CompiledModel(run_assemble(request).library, kind="llvm")
+
+
+@pytest.mark.tvm
+def test_weights_that_are_too_many_in_float32_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Though the file is within the limit; here it is a thousandth of a thousandth."""
+    path = tmp_path / "m.onnx"
+    onnx.save(narrowed(onnx.load(models.vector_dense(tmp_path / "f.onnx", 32)), "float16"), path)
+    monkeypatch.setattr(importer, "_MOST_BYTES", 3000)
+    assert path.stat().st_size < 3000 < 4 * 32 * 32
+    for target in ("llvm", "cuda:arch=sm_80"):
+        request = ImportRequest(path, tmp_path / target, parse_target(target))
+        if target == "llvm":
+            with pytest.raises(UnsupportedModel, match="of weights in float32"):
+                run_import(request)
+        else:
+            run_import(request)

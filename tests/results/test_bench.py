@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from tests import models
 from tunefarm.cli.bench import ALL
 from tunefarm.errors import JobFailed, UsageError
+from tunefarm.frontend.half import narrowed
 from tunefarm.frontend.onnx_file import ImportLimits, input_specs, read_model
 from tunefarm.results.bench import BenchProtocol, Entry, Watch, bench
 from tunefarm.results.bench_figures import figures, summarised
@@ -29,6 +31,18 @@ def subject_of(directory: Path, model: Path) -> Subject:
     loaded = read_model(model, ImportLimits())
     outputs = tuple(output.name for output in loaded.graph.output)
     return Subject(model, input_specs(loaded), outputs, 2, directory / "bench")
+
+
+@pytest.mark.tvm
+def test_half_precision_is_held_against_single_precision(tmp_path: Path) -> None:
+    model = tmp_path / "half.onnx"
+    onnx.save(narrowed(onnx.load(models.cnn(tmp_path / "model.onnx")), "float16"), model)
+    subject = subject_of(tmp_path, model)
+    for one in bench(subject, ["onnxruntime"], QUICK, Watch()):
+        assert all(report.right and report.max_rel_err > 0 for report in one.reports)
+    with np.load(subject.directory / "reference.npz") as stored:
+        assert str(stored["precision"]) == "float16"
+        assert stored["0"].dtype == np.float32
 
 
 @pytest.mark.tvm

@@ -282,14 +282,13 @@ def test_products_fill_sixteen_registers(workers, tmp_path: Path) -> None:
     """Processors of eight lanes and sixteen registers want twelve sums, whatever the sizes: six
     rows by two vectors, or four by three with every register taken."""
     from tunefarm.devices.cpu import cpu_features
+    from tunefarm.search import replay
     from tunefarm.search.spaces.register_tile import register_tile_space
 
-    if "avx2" not in cpu_features():
-        pytest.skip("its code runs on processors with AVX2")
     narrow = parse_target("llvm:mcpu=x86-64-v3:num-cores=2")
     program = imported(tmp_path, models.single_matmul(tmp_path / "square.onnx", 64), narrow)
-    bench = Bench(program, program.tasks[0], narrow, workers, tmp_path)
-    space = register_tile_space(bench.workload, narrow)
+    (task,) = program.tasks
+    space = register_tile_space(replay.load_workload(program.workload(task.id)), narrow)
     assert space is not None
     twelve = {}
     for one in space.modelled():
@@ -299,6 +298,9 @@ def test_products_fill_sixteen_registers(workers, tmp_path: Path) -> None:
             twelve.setdefault((tile.rows, tile.vectors), []).append(one)
     assert set(twelve) >= {(4, 3), (6, 2)}
     assert {space._tile(one.point.values).unroll for one in twelve[4, 3]} == {1}
+    if "avx2" not in cpu_features():
+        pytest.skip("what they compute is not checked: this processor lacks AVX2, which they use")
+    bench = Bench(program, task, narrow, workers, tmp_path)
     for number, shape in enumerate(((4, 3), (6, 2))):
         best = min(twelve[shape], key=lambda one: one.seconds)
         proposal = space.realise(best.point, 0)
