@@ -7,6 +7,8 @@ that NVIDIA publishes as a Python package.
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -18,7 +20,11 @@ from typing import Any
 
 from tunefarm.devices.cuda_runtime import nvidia_packages
 from tunefarm.errors import UnsupportedTarget
+from tunefarm.home import write_atomically
 
+PTX_DIRECTORY = "TUNEFARM_PTX"
+"""Environment variable: where the PTX of what is compiled goes, by the digest of its machine code;
+a GPU of paper reads it (`measure.emulator`)."""
 _FLAGS = ("--use_fast_math", "-w")
 _HALVES = tuple(
     f"-U__CUDA_NO_{name}__"
@@ -90,22 +96,26 @@ def compile_cuda(source: str, arch: str) -> Compiled:
         UnsupportedTarget: there is no compiler.
     """
     which = cuda_compiler()
-    cubin, said = (_with_nvcc if which.startswith("nvcc") else _with_nvrtc)(source, arch)
+    cubin, ptx, said = (_with_nvcc if which.startswith("nvcc") else _with_nvrtc)(source, arch)
+    if directory := os.environ.get(PTX_DIRECTORY):
+        name = f"{hashlib.sha256(cubin).hexdigest()}.ptx"
+        write_atomically(Path(directory) / name, ptx)
     return Compiled(cubin, read_report(said, code_sizes(cubin), block_sizes(source)))
 
 
-def _with_nvcc(source: str, arch: str) -> tuple[bytes, str]:
+def _with_nvcc(source: str, arch: str) -> tuple[bytes, bytes, str]:
     number = arch.removeprefix("sm_")
     with tempfile.TemporaryDirectory() as directory:
         given, made = Path(directory) / "kernel.cu", Path(directory) / "kernel.cubin"
         given.write_text(source)
         command = ["nvcc", "--cubin", "-O3", f"-gencode=arch=compute_{number},code={arch}"]
+        command += ["--keep", f"--keep-dir={directory}"]  # for the PTX in between
         command += [*_FLAGS, *_HALVES, "-Xptxas=-v", "-o", str(made), str(given)]
         # How long it may take is for whoever may end this process with all that it began.
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode or not made.exists():
             raise CudaError(_errors(done.stderr) or f"nvcc: exit code {done.returncode}")
-        return made.read_bytes(), done.stderr
+        return made.read_bytes(), made.with_suffix(".ptx").read_bytes(), done.stderr
 
 
 def _errors(said: str) -> str:
@@ -132,7 +142,7 @@ def _nvrtc() -> ctypes.CDLL | None:
     return None
 
 
-def _with_nvrtc(source: str, arch: str) -> tuple[bytes, str]:
+def _with_nvrtc(source: str, arch: str) -> tuple[bytes, bytes, str]:
     library = _nvrtc()
     assert library is not None
     headers = sorted({str(f.parent) for r in nvidia_packages() for f in r.glob("**/cuda_fp16.h")})
@@ -151,7 +161,8 @@ def _with_nvrtc(source: str, arch: str) -> tuple[bytes, str]:
         said = log.rstrip(b"\0").decode(errors="replace")
         if failed:
             raise CudaError(_errors(said) or f"NVRTC: error {failed}")
-        return _fetched(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program), said
+        ptx = _fetched(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program).rstrip(b"\0")
+        return _fetched(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program), ptx, said
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 

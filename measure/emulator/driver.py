@@ -1,0 +1,436 @@
+"""What the stand-ins for NVIDIA's libraries lead to: a machine of paper in this process.
+
+As on a GPU, what is launched runs when it is waited for at the latest, and a fault is told then, and
+from then on at every call: the process is of no use any more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tunefarm.measure.cuda import PTX_DIRECTORY
+from tunefarm.measure.emulator.stand_in import FUNCTIONS, GPU, TABLE
+
+INVALID, NOT_FOUND, NOT_PERMITTED, ILLEGAL_ADDRESS, NO_MEMORY = 1, 500, 900, 700, 2
+UUID = bytes(range(16))
+NAME = "GPU of paper"
+_CUDA = 13000
+_MEMORY = 4 << 30
+_L2 = 4 << 20
+_MULTIPROCESSORS = 4
+_P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+
+
+def install() -> None:
+    """Lead the stand-ins to this process's machine, if it is to have one: an interpreter's start
+    calls it."""
+    if GPU not in os.environ or sys.flags.isolated:
+        return
+    gpu = Driver(os.environ[GPU])
+    for library, names in FUNCTIONS.items():
+        try:
+            loaded = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+            table = (_P * len(names)).in_dll(loaded, TABLE)
+        except (OSError, ValueError):
+            return
+        for number, name in enumerate(names):
+            function = gpu.callback(name)
+            _KEPT.append(function)
+            table[number] = ctypes.cast(function, _P).value
+
+
+_KEPT: list[Any] = []
+
+
+class _LaunchConfig(ctypes.Structure):
+    _fields_ = (
+        *((f"{what}{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "xyz"),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", _P),
+        ("attributes", _P),
+        ("count", ctypes.c_uint),
+    )
+
+
+class Driver:
+    """One GPU of `arch`; its functions are those of NVIDIA's libraries, by their names."""
+
+    def __init__(self, arch: str) -> None:
+        number = int(arch.removeprefix("sm_").rstrip("a"))
+        self._arch = divmod(number, 10)
+        self._numbers = itertools.count(0x1000)
+        self._modules: dict[int, Any] = {}
+        self._functions: dict[int, tuple[Any, str]] = {}
+        self._events: dict[int, float] = {}
+        self._graphs: dict[int, list[Callable[[], None]]] = {}
+        self._capturing: dict[int, list[Callable[[], None]]] = {}
+        self._hosts: dict[int, Any] = {}
+        self._machine: Any = None
+        self._failed: tuple[int, bytes] | None = None
+        self._last = 0
+
+    def callback(self, name: str) -> Any:
+        function, types, returns = getattr(self, name), _TYPES[name], _I
+        if name in ("cudaGetErrorName", "cudaGetErrorString"):
+            return ctypes.CFUNCTYPE(_P, *types)(function)
+
+        def called(*arguments: Any) -> int:
+            if self._failed is not None and name.startswith(("cudaM", "cudaS", "cudaE", "cuL")):
+                return self._failed[0]
+            try:
+                code = int(function(*arguments) or 0)
+            except Exception as error:  # nothing of Python's may pass through C
+                print(f"GPU of paper: {name}: {error!r}", file=sys.stderr)
+                code = INVALID
+            self._last = code or self._last
+            return code
+
+        return ctypes.CFUNCTYPE(returns, *types)(called)
+
+    @property
+    def machine(self) -> Any:
+        if self._machine is None:
+            from tunefarm.measure.emulator.machine import Machine
+
+            self._machine = Machine()
+        return self._machine
+
+    # -------------------------------------------------------------------------- the device
+
+    def cuInit(self, _flags: int) -> None:
+        return None
+
+    def cuDriverGetVersion(self, place: int) -> None:
+        _set(place, _I, _CUDA)
+
+    def cuDeviceGetCount(self, place: int) -> None:
+        _set(place, _I, 1)
+
+    cudaGetDeviceCount = cuDeviceGetCount
+
+    def cuDeviceGet(self, place: int, number: int) -> None:
+        _set(place, _I, number)
+
+    def cuDeviceGetName(self, place: int, length: int, _device: int) -> None:
+        ctypes.memmove(place, NAME.encode() + b"\0", min(length, len(NAME) + 1))
+
+    def cuDeviceGetUuid_v2(self, place: int, _device: int) -> None:
+        ctypes.memmove(place, UUID, len(UUID))
+
+    def cuDeviceGetAttribute(self, place: int, which: int, _device: int) -> None:
+        known = {
+            **{1: 1024, 2: 1024, 3: 1024, 4: 64, 5: 2**31 - 1, 6: 65535, 7: 65535},
+            **{8: 48 << 10, 10: 32, 12: 65536, 13: 1_000_000, 16: _MULTIPROCESSORS, 38: _L2},
+            **{75: self._arch[0], 76: self._arch[1], 97: 227 << 10},
+        }
+        _set(place, _I, known.get(which, 0))
+
+    cudaDeviceGetAttribute = cuDeviceGetAttribute
+
+    def cudaGetDevice(self, place: int) -> None:
+        _set(place, _I, 0)
+
+    def cudaSetDevice(self, number: int) -> int:
+        return 0 if number == 0 else 101
+
+    def cudaGetDeviceProperties(self, place: int, _device: int) -> None:
+        """Its name, its memory and its architecture: what TVM reads of it."""
+        ctypes.memset(place, 0, 296)
+        ctypes.memmove(place, NAME.encode(), len(NAME))
+        _set(place + 288, _L, _MEMORY)
+
+    def cudaMemGetInfo(self, free: int, total: int) -> None:
+        _set(free, _L, _MEMORY)
+        _set(total, _L, _MEMORY)
+
+    # ------------------------------------------------------------------------------ memory
+
+    def cudaMalloc(self, place: int, size: int) -> int:
+        try:
+            _set(place, _P, self.machine.memory.allocate(size))
+        except MemoryError:
+            return NO_MEMORY
+        return 0
+
+    def cudaFree(self, address: int | None) -> None:
+        if address:
+            self.machine.memory.free(address)
+
+    def cudaMallocHost(self, place: int, size: int) -> None:
+        held = ctypes.create_string_buffer(size)
+        self._hosts[ctypes.addressof(held)] = held
+        _set(place, _P, ctypes.addressof(held))
+
+    def cudaFreeHost(self, address: int) -> None:
+        self._hosts.pop(address, None)
+
+    def cudaMemcpyAsync(self, to: int, of: int, size: int, _kind: int, stream: int | None) -> None:
+        self._do(lambda: self._copy(to, of, size), stream)
+
+    def cudaMemcpyPeerAsync(
+        self, to: int, _there: int, of: int, _here: int, size: int, stream: int | None
+    ) -> None:
+        self._do(lambda: self._copy(to, of, size), stream)
+
+    def _copy(self, to: int, of: int, size: int) -> None:
+        from tunefarm.measure.emulator.memory import GLOBAL
+
+        def bytes_at(address: int) -> Any:
+            if GLOBAL <= address < 2 * GLOBAL:
+                return self.machine.memory.span(address, size)
+            return (ctypes.c_ubyte * size).from_address(address)
+
+        if size:
+            bytes_at(to)[:] = bytes_at(of)
+
+    # ----------------------------------------------------------------------------- kernels
+
+    def cuModuleLoadData(self, place: int, image: int) -> int:
+        from tunefarm.measure.emulator.ptx import parse
+
+        code = _image(image)
+        if code[:4] == b"\x7fELF":
+            name = hashlib.sha256(code).hexdigest()
+            file = Path(os.environ[PTX_DIRECTORY]) / f"{name}.ptx"
+            if not file.exists():
+                print(f"GPU of paper: no PTX of that machine code: {file}", file=sys.stderr)
+                return NOT_FOUND
+            code = file.read_bytes()
+        number = next(self._numbers)
+        self._modules[number] = parse(code.decode())
+        _set(place, _P, number)
+        return 0
+
+    def cuModuleUnload(self, module: int) -> None:
+        self._modules.pop(module, None)
+
+    def cuModuleGetFunction(self, place: int, module: int, name: bytes) -> int:
+        if name.decode() not in self._modules[module].kernels:
+            return NOT_FOUND
+        number = next(self._numbers)
+        self._functions[number] = (self._modules[module], name.decode())
+        _set(place, _P, number)
+        return 0
+
+    def cuFuncSetAttribute(self, _function: int, _which: int, _value: int) -> None:
+        return None
+
+    def cuLaunchKernelEx(self, config: int, function: int, parameters: int, _extra: int) -> None:
+        given = _LaunchConfig.from_address(config)
+        module, name = self._functions[function]
+        kernel = module.kernels[name]
+        places = (_P * len(kernel.parameters)).from_address(parameters)
+        arguments = [
+            ctypes.string_at(place, size)
+            for place, (_, size) in zip(places, kernel.parameters, strict=True)
+        ]
+        grid = (given.gridx, given.gridy, given.gridz)
+        block = (given.blockx, given.blocky, given.blockz)
+        shared = given.shared_bytes
+
+        self._do(
+            lambda: self.machine.launch(module, name, grid, block, arguments, shared), given.stream
+        )
+
+    def cuTensorMapEncodeTiled(self, *_: Any) -> int:
+        return 801
+
+    def _do(self, what: Callable[[], None], stream: int | None) -> None:
+        if stream in self._capturing:
+            self._capturing[stream].append(what)
+        elif self._failed is None:
+            self._now(what)
+
+    def _now(self, what: Callable[[], None]) -> None:
+        from tunefarm.measure.emulator.faults import EmulatorError
+
+        try:
+            what()
+        except EmulatorError as error:
+            words = f"{type(error).__name__}: {error}"
+            self._failed = (ILLEGAL_ADDRESS, words.encode())
+            print(f"GPU of paper: {words}", file=sys.stderr)
+
+    def cuGetErrorName(self, _code: int, place: int) -> None:
+        _set(place, _P, ctypes.cast(ctypes.c_char_p(self._words()), _P).value)
+
+    cuGetErrorString = cuGetErrorName
+
+    def _words(self) -> bytes:
+        return self._failed[1] if self._failed is not None else b"refused by a GPU of paper"
+
+    def cudaGetErrorName(self, _code: int) -> int | None:
+        self._said = ctypes.create_string_buffer(self._words())
+        return ctypes.addressof(self._said)
+
+    cudaGetErrorString = cudaGetErrorName
+
+    def cudaGetLastError(self) -> int:
+        last, self._last = self.cudaPeekAtLastError(), 0
+        return last
+
+    def cudaPeekAtLastError(self) -> int:
+        return self._failed[0] if self._failed is not None else self._last
+
+    # ------------------------------------------------------------- streams, events, graphs
+
+    def _new(self, place: int) -> int:
+        number = next(self._numbers)
+        _set(place, _P, number)
+        return number
+
+    def cudaStreamCreate(self, place: int) -> None:
+        self._new(place)
+
+    def cudaStreamCreateWithFlags(self, place: int, _flags: int) -> None:
+        self._new(place)
+
+    def cudaStreamDestroy(self, _stream: int) -> None:
+        return None
+
+    def cudaStreamSynchronize(self, stream: int | None) -> int:
+        if self._capturing:  # by any thread's call, where capturing is not relaxed
+            return NOT_PERMITTED
+        return self._failed[0] if self._failed is not None else 0
+
+    def cudaStreamWaitEvent(self, _stream: int, _event: int, _flags: int) -> None:
+        return None
+
+    def cudaEventCreate(self, place: int) -> None:
+        self._new(place)
+
+    def cudaEventDestroy(self, event: int) -> None:
+        self._events.pop(event, None)
+
+    def cudaEventRecord(self, event: int, _stream: int | None) -> None:
+        self._events[event] = time.perf_counter()  # what emulating takes, and no GPU
+
+    def cudaEventSynchronize(self, _event: int) -> int:
+        return self._failed[0] if self._failed is not None else 0
+
+    def cudaEventElapsedTime(self, place: int, begin: int, end: int) -> None:
+        elapsed_s = self._events[end] - self._events[begin]
+        _set(place, ctypes.c_float, elapsed_s * 1e3)
+
+    def cudaStreamBeginCapture(self, stream: int, _mode: int) -> None:
+        self._capturing[stream] = []
+
+    def cudaStreamEndCapture(self, stream: int, place: int) -> None:
+        self._graphs[self._new(place)] = self._capturing.pop(stream)
+
+    def cudaGraphInstantiate(self, place: int, graph: int, _flags: int) -> None:
+        self._graphs[self._new(place)] = self._graphs[graph]
+
+    def cudaGraphLaunch(self, graph: int, _stream: int) -> None:
+        for what in self._graphs[graph]:
+            if self._failed is None:
+                self._now(what)
+
+    def cudaGraphDestroy(self, graph: int) -> None:
+        self._graphs.pop(graph, None)
+
+    cudaGraphExecDestroy = cudaGraphDestroy
+
+    # ------------------------------------------------------------------ its management library
+
+    def nvmlInit_v2(self) -> None:
+        return None
+
+    def nvmlDeviceGetHandleByUUID(self, _uuid: bytes, place: int) -> None:
+        _set(place, _P, 1)
+
+    def nvmlDeviceGetClockInfo(self, _device: int, _which: int, place: int) -> None:
+        _set(place, ctypes.c_uint, 1000)
+
+    def nvmlDeviceGetTemperature(self, _device: int, _sensor: int, place: int) -> None:
+        _set(place, ctypes.c_uint, 40)
+
+    def nvmlDeviceGetPowerUsage(self, _device: int, place: int) -> None:
+        _set(place, ctypes.c_uint, 50_000)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, _device: int, place: int) -> None:
+        _set(place, ctypes.c_ulonglong, 0)
+
+
+def _set(place: int, kind: Any, value: Any) -> None:
+    kind.from_address(place).value = value
+
+
+def _image(place: int) -> bytes:
+    """Machine code, whose own header says how long it is, or text."""
+    head = ctypes.string_at(place, 64)
+    if head[:4] != b"\x7fELF":
+        return ctypes.string_at(place)
+    end = 0
+    for table, each, count in ((32, 54, 56), (40, 58, 60)):
+        start = int.from_bytes(head[table : table + 8], "little")
+        size = int.from_bytes(head[each : each + 2], "little")
+        number = int.from_bytes(head[count : count + 2], "little")
+        end = max(end, start + size * number)
+    return ctypes.string_at(place, end)
+
+
+_STREAM = (_P,)
+_TYPES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (ctypes.c_uint,),
+    "cuDriverGetVersion": (_P,),
+    "cuDeviceGetCount": (_P,),
+    "cuDeviceGet": (_P, _I),
+    "cuDeviceGetName": (_P, _I, _I),
+    "cuDeviceGetAttribute": (_P, _I, _I),
+    "cuDeviceGetUuid_v2": (_P, _I),
+    "cuModuleLoadData": (_P, _P),
+    "cuModuleUnload": (_P,),
+    "cuModuleGetFunction": (_P, _P, ctypes.c_char_p),
+    "cuFuncSetAttribute": (_P, _I, _I),
+    "cuLaunchKernelEx": (_P, _P, _P, _P),
+    "cuGetErrorName": (_I, _P),
+    "cuGetErrorString": (_I, _P),
+    "cuTensorMapEncodeTiled": (_P, _I, ctypes.c_uint, _P),
+    "cudaGetDeviceCount": (_P,),
+    "cudaGetDevice": (_P,),
+    "cudaSetDevice": (_I,),
+    "cudaDeviceGetAttribute": (_P, _I, _I),
+    "cudaGetDeviceProperties": (_P, _I),
+    "cudaMemGetInfo": (_P, _P),
+    "cudaMalloc": (_P, _L),
+    "cudaFree": (_P,),
+    "cudaMallocHost": (_P, _L),
+    "cudaFreeHost": (_P,),
+    "cudaMemcpyAsync": (_P, _P, _L, _I, _P),
+    "cudaMemcpyPeerAsync": (_P, _I, _P, _I, _L, _P),
+    "cudaGetLastError": (),
+    "cudaPeekAtLastError": (),
+    "cudaGetErrorName": (_I,),
+    "cudaGetErrorString": (_I,),
+    "cudaEventCreate": (_P,),
+    "cudaEventDestroy": _STREAM,
+    "cudaEventRecord": (_P, _P),
+    "cudaEventSynchronize": _STREAM,
+    "cudaEventElapsedTime": (_P, _P, _P),
+    "cudaStreamCreate": (_P,),
+    "cudaStreamCreateWithFlags": (_P, ctypes.c_uint),
+    "cudaStreamDestroy": _STREAM,
+    "cudaStreamSynchronize": _STREAM,
+    "cudaStreamWaitEvent": (_P, _P, ctypes.c_uint),
+    "cudaStreamBeginCapture": (_P, _I),
+    "cudaStreamEndCapture": (_P, _P),
+    "cudaGraphInstantiate": (_P, _P, ctypes.c_ulonglong),
+    "cudaGraphLaunch": (_P, _P),
+    "cudaGraphDestroy": _STREAM,
+    "cudaGraphExecDestroy": _STREAM,
+    "nvmlInit_v2": (),
+    "nvmlDeviceGetHandleByUUID": (ctypes.c_char_p, _P),
+    "nvmlDeviceGetClockInfo": (_P, _I, _P),
+    "nvmlDeviceGetTemperature": (_P, _I, _P),
+    "nvmlDeviceGetPowerUsage": (_P, _P),
+    "nvmlDeviceGetCurrentClocksThrottleReasons": (_P, _P),
+}

@@ -1,0 +1,30 @@
+"""What a kernel may do that ends it.
+
+EmulatorError
+├── Unsupported        an instruction, or a form of one, that is not known here
+├── IllegalAddress     outside of what was allocated, or not aligned
+├── Race               two threads, one place, no barrier
+└── NeverEnds          more instructions than it was given
+"""
+
+from __future__ import annotations
+
+
+class EmulatorError(Exception):
+    """Says what, and in which instruction of which kernel."""
+
+
+class Unsupported(EmulatorError):
+    """Not known here; it says nothing about the kernel."""
+
+
+class IllegalAddress(EmulatorError):
+    """A GPU ends the process's context for that, or reads what lies there."""
+
+
+class Race(EmulatorError):
+    """What comes of it depends on which thread is sooner."""
+
+
+class NeverEnds(EmulatorError):
+    """It was given up."""

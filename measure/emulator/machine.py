@@ -1,0 +1,388 @@
+"""Running a kernel: many blocks at once, all threads of them in one NumPy array.
+
+Threads that go different ways do so by turns: those that are furthest behind in the program go
+first, so that they meet again where their ways join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tunefarm.measure.emulator.faults import EmulatorError, NeverEnds, Unsupported
+from tunefarm.measure.emulator.memory import GLOBAL, LOCAL, SHARED, WARP_BITS, Blocks, Global, Threads
+from tunefarm.measure.emulator.ptx import SIZES, Kernel, Module, Register
+from tunefarm.measure.emulator.translate import Code, translate
+from tunefarm.measure.emulator.values import DTYPES, Array
+
+WARP = 32
+_LANES = 8192
+"""Threads that run at once, more or less: enough to make NumPy's calls worth it."""
+_REGISTER_BYTES = 512 << 20
+
+Triple = tuple[int, int, int]
+
+
+class Machine:
+    """A GPU: its memory, and whatever is launched on it.
+
+    Args:
+        watches: whether races in shared memory are looked for; it takes some time.
+        most_steps: instructions of one block until a kernel is given up.
+    """
+
+    def __init__(self, watches: bool = True, most_steps: int = 50_000_000) -> None:
+        self.memory = Global()
+        self.watches = watches
+        self.most_steps = most_steps
+        self._codes: dict[int, Code] = {}
+        self._constants: dict[int, dict[str, int]] = {}
+
+    def launch(
+        self,
+        module: Module,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Sequence[bytes],
+        shared_bytes: int = 0,
+    ) -> None:
+        """Run it to its end.
+
+        Args:
+            grid, block: sizes along x, y and z.
+            arguments: each parameter's bytes.
+            shared_bytes: that are asked for, besides what the kernel declares.
+
+        Raises:
+            EmulatorError: what it did that it may not.
+        """
+        kernel = module.kernels[name]
+        code = self._code(module, kernel)
+        values = {
+            parameter: value.ljust(size, b"\0")
+            for (parameter, size), value in zip(kernel.parameters, arguments, strict=True)
+        }
+        if kernel.threads and prod(block) > kernel.threads:
+            raise EmulatorError(f"{name}: {prod(block)} threads of {kernel.threads} at the most")
+        together = self._together(kernel, prod(block))
+        total = prod(grid)
+        for first in range(0, total, together):
+            numbers = np.arange(first, min(first + together, total), dtype=np.uint32)
+            run = Run(self, code, _triple(grid), _triple(block), numbers, values, shared_bytes)
+            run.to_the_end()
+
+    def _code(self, module: Module, kernel: Kernel) -> Code:
+        if id(kernel) not in self._codes:
+            places = self._constants.setdefault(id(module), {})
+            for name, content in module.constants.items():
+                if name not in places:
+                    places[name] = self.memory.allocate(len(content))
+                    self.memory.span(places[name], len(content))[:] = np.frombuffer(
+                        content, np.uint8
+                    )
+            self._codes[id(kernel)] = translate(kernel, places)
+        return self._codes[id(kernel)]
+
+    def _together(self, kernel: Kernel, threads: int) -> int:
+        held = sum(SIZES[kind] for kind in kernel.registers) + 1
+        return max(1, min(_LANES, _REGISTER_BYTES // held) // threads)
+
+
+def _triple(sizes: Sequence[int]) -> Triple:
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+class Run:
+    """Some blocks of a launch, from their first instruction to the last one.
+
+    Attributes:
+        registers: by number, arrays that broadcast to (blocks, threads).
+        mask: which threads do what is done right now; None for all of them.
+        at: number of the instruction that is done.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        code: Code,
+        grid: Triple,
+        block: Triple,
+        numbers: Any,
+        parameters: dict[str, bytes],
+        shared_bytes: int,
+    ) -> None:
+        threads = prod(block)
+        self.code = code
+        self.parameters = parameters
+        self.blocks = len(numbers)
+        self.threads = -(-threads // WARP) * WARP
+        self.shape = (self.blocks, self.threads)
+        self.registers: list[Array] = [DTYPES[kind](0) for kind in code.kernel.registers]
+        self.special = _special(grid, block, numbers[:, None], self.threads)
+        self.memory = machine.memory
+        size = code.shared_size + shared_bytes
+        self.shared = Blocks(self.blocks, size, code.grain)
+        self.local = Threads(self.blocks, self.threads, code.local_size)
+        self.watches = machine.watches
+        self.thread = np.arange(self.threads, dtype=np.int32)[None, :]
+        self.warp = self.thread >> 5
+        self.moment = np.zeros((self.blocks, self.threads), np.int64)
+        self.copies = Copies(self)
+        self.at = 0
+        self.mask: Array | None = None
+        self.alive = np.broadcast_to(self.thread < threads, self.shape).copy()
+        self.left = machine.most_steps
+
+    def to_the_end(self) -> None:
+        """
+        Raises:
+            EmulatorError: see `Machine.launch`.
+        """
+        try:
+            with np.errstate(all="ignore"):
+                self._run()
+        except EmulatorError as error:
+            text = self.code.kernel.instructions[self.at].text
+            raise type(error)(f"{self.code.kernel.name}: {text}: {error}") from error
+
+    def _run(self) -> None:
+        where = np.zeros(self.shape, np.int32)
+        ready = self.alive
+        waiting = np.zeros(self.shape, bool)
+        while True:
+            if not ready.any():
+                if not waiting.any():
+                    return
+                self._met()
+                ready, waiting = waiting & self.alive, np.zeros(self.shape, bool)
+                continue
+            number = int(where[ready].min())
+            now = ready & (where == number)
+            whole = bool((now == ready).all())
+            while True:
+                self.mask = None if now.all() else now
+                block = self.code.blocks[number]
+                self.left -= len(block.steps) + 1
+                if self.left < 0:
+                    raise NeverEnds("it was given up")
+                for self.at, step in block.steps:
+                    step(self)
+                self.at = block.last
+                if block.ends == "barrier":
+                    if whole and not waiting.any():
+                        self._met()
+                        number = block.after
+                        continue
+                    where[now] = block.after
+                    waiting |= now
+                    ready = ready & ~now
+                    break
+                if block.ends == "exit":
+                    leaving = now & self._said(block.guard)
+                    self.alive = self.alive & ~leaving
+                    ready = ready & ~leaving
+                    where[now] = block.after
+                    break
+                taken = self._goes(block.guard, now) if block.ends == "branch" else False
+                if taken is None:
+                    there = now & self._said(block.guard)
+                    where[now] = block.after
+                    where[there] = block.target
+                    break
+                number = block.target if taken else block.after
+                if not whole:
+                    where[now] = number
+                    break
+
+    def _said(self, guard: Register | None) -> Array:
+        if guard is None:
+            return np.bool_(True)
+        return self.registers[guard.number] ^ guard.negated
+
+    def _goes(self, guard: Register | None, now: Array) -> bool | None:
+        """Whether all of them take a branch; None where some do."""
+        said = self._said(guard)
+        if said.ndim == 0:
+            return bool(said)
+        there = said if self.mask is None else (said & now)[now]
+        if there.all():
+            return True
+        return None if there.any() else False
+
+    def _met(self) -> None:
+        """All threads of each block, at a barrier."""
+        self.moment = ((self.moment >> WARP_BITS) + 1) << WARP_BITS
+
+    def warps_met(self) -> None:
+        self.moment = self.moment + (1 if self.mask is None else self.mask.astype(np.int64))
+
+    def put(self, number: int, value: Array) -> None:
+        """Into a register, of the threads that are at it."""
+        if self.mask is None:
+            self.registers[number] = value
+        else:
+            self.registers[number] = np.where(self.mask, value, self.registers[number])
+
+    def active(self) -> Array:
+        return np.ones(self.shape, bool) if self.mask is None else self.mask
+
+    # ------------------------------------------------------------------------------- memory
+
+    def load(self, space: str, address: Array, dtype: Any, size: int) -> list[Array]:
+        """`size` bytes at each address, as values of `dtype`."""
+        memory, offsets = self.window(space, address)
+        places = memory.checked(offsets, size, self.mask)
+        if memory is self.shared and self.watches:
+            self.watched(self.shared.watch.reads, places, size)
+        each = np.dtype(dtype).itemsize
+        return [memory.read(places + n, dtype) for n in range(0, size, each)]
+
+    def store(self, space: str, address: Array, values: list[Array]) -> None:
+        each = values[0].dtype.itemsize
+        size = each * len(values)
+        memory, offsets = self.window(space, address)
+        offsets = np.broadcast_to(offsets, self.shape)
+        places = memory.checked(offsets, size, self.mask)
+        if memory is self.shared and self.watches:
+            self.watched(self.shared.watch.writes, places, size)
+        active = self.mask
+        for number, value in enumerate(values):
+            full = np.broadcast_to(value, self.shape)
+            if active is None:
+                memory.write(places + number * each, full)
+            else:
+                memory.write(places[active] + number * each, full[active])
+
+    def add_to(self, space: str, address: Array, value: Array, combine: Any) -> Array:
+        """What was there before, having combined it with `value`, one thread after another."""
+        memory, offsets = self.window(space, address)
+        offsets = np.broadcast_to(offsets, self.shape)
+        places = memory.checked(offsets, value.dtype.itemsize, self.mask)
+        before = memory.read(places, value.dtype)
+        active = self.active() & self.alive
+        memory.combine(places[active], np.broadcast_to(value, self.shape)[active], combine)
+        return before
+
+    def window(self, space: str, address: Array) -> tuple[Any, Array]:
+        """The memory that an address leads to, and how far into it."""
+        if address.dtype.itemsize == 8:
+            address = address.view(np.int64)
+        else:
+            address = address.view(np.uint32).astype(np.int64)
+        if address.ndim < 2:
+            address = address.reshape(1, 1)
+        if space == "generic":
+            seen = address if self.mask is None else np.broadcast_to(address, self.shape)[self.mask]
+            low, high = int(seen.min()), int(seen.max())
+            space = next((s for s, start in _WINDOWS if low >= start), "global")
+            if any(low < start <= high for _, start in _WINDOWS):
+                raise Unsupported("threads of which some mean one kind of memory, some another")
+            return self.window(space, address)
+        if space == "shared":
+            return self.shared, np.where(address >= SHARED, address - SHARED, address)
+        if space == "local":
+            return self.local, np.where(address >= LOCAL, address - LOCAL, address)
+        return self.memory, address - GLOBAL
+
+    def watched(self, note: Callable[..., None], places: Array, size: int) -> None:
+        places = np.broadcast_to(places, self.shape)
+        thread, warp = (np.broadcast_to(one, self.shape) for one in (self.thread, self.warp))
+        active = self.alive if self.mask is None else self.mask
+        note(places[active], size, thread[active], warp[active], self.moment[active])
+
+
+_WINDOWS = (("local", LOCAL), ("shared", SHARED))
+
+
+def _special(grid: Triple, block: Triple, number: Array, threads: int) -> dict[str, Array]:
+    thread = np.arange(threads, dtype=np.uint32)[None, :]
+    found: dict[str, Array] = {}
+    for name, sizes, which in (("tid", block, thread), ("ctaid", grid, number)):
+        x, y, _ = (np.uint32(one) for one in sizes)
+        found[f"%{name}.x"], found[f"%{name}.y"] = which % x, which // x % y
+        found[f"%{name}.z"] = which // (x * y)
+    for name, sizes in (("ntid", block), ("nctaid", grid)):
+        for axis, size in zip("xyz", sizes, strict=True):
+            found[f"%{name}.{axis}"] = np.uint32(size)
+    found["%laneid"], found["%warpid"] = thread % np.uint32(WARP), thread // np.uint32(WARP)
+    found["WARP_SZ"] = np.uint32(WARP)
+    return found
+
+
+@dataclass
+class _Copy:
+    """One instruction's copies: `group` is how many groups their threads had closed before."""
+
+    group: Array
+    pending: Array
+    address: Array
+    target: Array
+    size: int
+
+
+class Copies:
+    """Copies that go on beside the threads that asked for them (``cp.async``).
+
+    A GPU may do each at any time until it is waited for. Here what they write is unreadable as soon
+    as they are asked for, and there only when they are waited for, which is the worst of both.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._closed = np.zeros(run.shape, np.int32)
+        self._open: list[_Copy] = []
+
+    def ask(self, target: Array, source: Array, size: int, given: Array) -> None:
+        """Of `size` bytes, the first `given` from `source`, the others zero."""
+        run = self._run
+        _, offsets = run.window("shared", target)
+        places = run.shared.checked(np.broadcast_to(offsets, run.shape), size, run.mask)
+        if run.watches:
+            run.watched(run.shared.watch.writes, places, size)
+        _, source = run.window("global", source)
+        full = np.broadcast_to(source, run.shape)
+        some = np.broadcast_to(given > 0, run.shape) & run.active()
+        checked = run.memory.checked(full, size, some)
+        address = np.where(some, checked, -1)
+        active = run.active() & run.alive
+        nothing = np.full(int(active.sum()), 0xFF, np.uint8)
+        for number in range(size):
+            run.shared.write(places[active] + number, nothing)
+        self._open.append(_Copy(self._closed.copy(), active.copy(), address, places, size))
+
+    def close(self) -> None:
+        self._closed = self._closed + self._run.active()
+
+    def wait(self, but: int) -> None:
+        """Until at most the `but` last groups are on their way."""
+        run = self._run
+        active = run.active()
+        for copy in self._open:
+            due = copy.pending & active & (copy.group < self._closed - but)
+            if not due.any():
+                continue
+            self._finish(copy, due)
+            copy.pending = copy.pending & ~due
+        self._open = [copy for copy in self._open if copy.pending.any()]
+
+    def wait_for_all(self) -> None:
+        self.close()
+        self.wait(0)
+
+    def _finish(self, copy: _Copy, due: Array) -> None:
+        run = self._run
+        places, address = copy.target[due], copy.address[due]
+        width = min(copy.size, 8)
+        dtype = {4: np.uint32, 8: np.uint64}[width]
+        for number in range(0, copy.size, width):
+            values = run.memory.read(np.maximum(address, 0) + number, dtype)
+            run.shared.write(places + number, np.where(address < 0, dtype(0), values))
+        if run.watches:
+            thread, warp = (np.broadcast_to(one, run.shape)[due] for one in (run.thread, run.warp))
+            run.shared.watch.writes(places, copy.size, thread, warp, run.moment[due])

@@ -1,0 +1,127 @@
+"""Libraries that stand in for NVIDIA's: every function of theirs that is used here leads to Python.
+
+`environment` is what a process needs to find a GPU of paper where others find a real one; nothing
+else in it knows of that. The libraries are a table of addresses and, for each function, a jump
+through it, assembled and linked with what links kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from tunefarm.measure.cuda import PTX_DIRECTORY
+
+GPU = "TUNEFARM_EMULATED_GPU"
+"""Environment variable: the architecture of the GPU of paper, such as ``sm_80``."""
+
+DRIVER, RUNTIME, MANAGEMENT = "libcuda.so.1", "libcudart.so.13", "libnvidia-ml.so.1"
+FUNCTIONS: dict[str, tuple[str, ...]] = {
+    DRIVER: (
+        *("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName"),
+        *("cuDeviceGetAttribute", "cuDeviceGetUuid_v2", "cuModuleLoadData", "cuModuleUnload"),
+        *("cuModuleGetFunction", "cuFuncSetAttribute", "cuLaunchKernelEx", "cuGetErrorName"),
+        *("cuGetErrorString", "cuTensorMapEncodeTiled"),
+    ),
+    RUNTIME: (
+        *("cudaGetDeviceCount", "cudaGetDevice", "cudaSetDevice", "cudaDeviceGetAttribute"),
+        *("cudaGetDeviceProperties", "cudaMemGetInfo", "cudaMalloc", "cudaFree", "cudaMallocHost"),
+        *("cudaFreeHost", "cudaMemcpyAsync", "cudaMemcpyPeerAsync", "cudaGetLastError"),
+        *("cudaPeekAtLastError", "cudaGetErrorName", "cudaGetErrorString", "cudaEventCreate"),
+        *("cudaEventDestroy", "cudaEventRecord", "cudaEventSynchronize", "cudaEventElapsedTime"),
+        *("cudaStreamCreate", "cudaStreamCreateWithFlags", "cudaStreamDestroy"),
+        *("cudaStreamSynchronize", "cudaStreamWaitEvent", "cudaStreamBeginCapture"),
+        *("cudaStreamEndCapture", "cudaGraphInstantiate", "cudaGraphLaunch", "cudaGraphDestroy"),
+        "cudaGraphExecDestroy",
+    ),
+    MANAGEMENT: (
+        *("nvmlInit_v2", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetClockInfo"),
+        *("nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage"),
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+    ),
+}
+TABLE = "tunefarm_table"
+_VERSIONED = {RUNTIME: RUNTIME}
+"""TVM asks for this library's functions by their version too."""
+_START = """\
+try:
+    import tunefarm.measure.emulator.driver as _driver
+except ImportError:
+    pass
+else:
+    _driver.install()
+"""
+
+
+def environment(directory: Path, arch: str) -> dict[str, str]:
+    """Variables for processes that are to see a GPU of paper, and to build for it.
+
+    Args:
+        directory: where the libraries are made, and the PTX of what is compiled is kept.
+
+    Raises:
+        OSError: they cannot be made: ``as`` or ``ld`` are missing, say.
+    """
+    libraries, start, ptx = (directory / name for name in ("lib", "start", "ptx"))
+    for one in (libraries, start, ptx):
+        one.mkdir(parents=True, exist_ok=True)
+    for library in FUNCTIONS:
+        if not (libraries / library).exists():
+            _make(libraries, library)
+    (start / "sitecustomize.py").write_text(_START)
+    return {
+        "LD_LIBRARY_PATH": _before(libraries, "LD_LIBRARY_PATH"),
+        "PYTHONPATH": _before(start, "PYTHONPATH"),
+        PTX_DIRECTORY: str(ptx),
+        GPU: arch,
+    }
+
+
+def _before(directory: Path, variable: str) -> str:
+    return os.pathsep.join(filter(None, [str(directory), os.environ.get(variable, "")]))
+
+
+def _make(directory: Path, library: str) -> None:
+    stem = f".{library}-{os.getpid()}"
+    source, made, script, shared = (
+        directory / f"{stem}{suffix}" for suffix in (".s", ".o", ".map", ".so")
+    )
+    source.write_text(assembly(FUNCTIONS[library], platform.machine()))
+    linking = ["ld", "-shared", "-Bsymbolic", "-soname", library, "-o", str(shared), str(made)]
+    if library in _VERSIONED:
+        script.write_text(f"{_VERSIONED[library]} {{ global: *; }};\n")
+        linking += ["--version-script", str(script)]
+    try:
+        for command in (["as", "-o", str(made), str(source)], linking):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise OSError(f"{command[0]}: {done.stderr.strip()[-300:]}")
+        os.replace(shared, directory / library)
+    finally:
+        for file in (source, made, script, shared):
+            file.unlink(missing_ok=True)
+
+
+_JUMPS = {
+    "x86_64": "\tmovq {table}@GOTPCREL(%rip), %r11\n\tjmp *{offset}(%r11)\n",
+    "aarch64": "\tadrp x16, :got:{table}\n\tldr x16, [x16, :got_lo12:{table}]\n"
+    "\tldr x17, [x16, #{offset}]\n\tbr x17\n",
+}
+
+
+def assembly(functions: tuple[str, ...], machine: str) -> str:
+    """
+    Raises:
+        OSError: for another processor.
+    """
+    if machine not in _JUMPS:
+        raise OSError(f"a GPU of paper runs on {' and '.join(_JUMPS)}, not on {machine}")
+    text = "\t.text\n"
+    for number, name in enumerate(functions):
+        jump = _JUMPS[machine].format(table=TABLE, offset=8 * number)
+        text += f"\t.globl {name}\n\t.type {name}, %function\n{name}:\n{jump}"
+    text += f"\t.data\n\t.balign 8\n\t.globl {TABLE}\n\t.type {TABLE}, %object\n"
+    text += f"{TABLE}:\n\t.skip {8 * len(functions)}\n\t.size {TABLE}, {8 * len(functions)}\n"
+    return text + '\t.section .note.GNU-stack,"",%progbits\n'
