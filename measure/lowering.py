@@ -10,6 +10,7 @@ from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipelin
 from tvm_ffi import structural_walk
 
 from tunefarm.devices.target import Target
+from tunefarm.measure.gpu_passes import bound_loads, copied_one_by_one
 
 _OURS = "tunefarm-gpu"
 _COPIES = {"tirx.use_async_copy": True}
@@ -37,7 +38,7 @@ def _for_gpus() -> tuple[Any, Any, Any]:
     def lower_each(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         parts: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
         for variable, function in module.functions_items():
-            parts[asks_for_shared(function)][variable] = function
+            parts[asks_for_shared(function)][variable] = copied_one_by_one(function)
         plain, asking = (tvm.IRModule(part, attrs=module.attrs) for part in parts)
         with tvm.transform.PassContext(config={**_COPIES, "tirx.disable_storage_rewrite": True}):
             lowered = lower(asking)
@@ -45,7 +46,12 @@ def _for_gpus() -> tuple[Any, Any, Any]:
             lowered.update(lower(plain))
         return lowered
 
-    return lower_each, for_host, for_device
+    @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
+    def bind_loads(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        bound = {variable: bound_loads(one) for variable, one in module.functions_items()}
+        return tvm.IRModule(bound, attrs=module.attrs)
+
+    return lower_each, for_host, lambda: tvm.ir.transform.Sequential([for_device(), bind_loads])
 
 
 def asks_for_shared(function: Any) -> bool:

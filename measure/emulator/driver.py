@@ -76,6 +76,7 @@ class Driver:
         self._machine: Any = None
         self._failed: tuple[int, bytes] | None = None
         self._last = 0
+        self._said: dict[bytes, Any] = {}
 
     def callback(self, name: str) -> Any:
         function, types, returns = getattr(self, name), _TYPES[name], _I
@@ -259,17 +260,17 @@ class Driver:
             self._failed = (ILLEGAL_ADDRESS, words.encode())
             print(f"GPU of paper: {words}", file=sys.stderr)
 
-    def cuGetErrorName(self, _code: int, place: int) -> None:
-        _set(place, _P, ctypes.cast(ctypes.c_char_p(self._words()), _P).value)
+    def cuGetErrorName(self, code: int, place: int) -> None:
+        _set(place, _P, self.cudaGetErrorName(code))
 
     cuGetErrorString = cuGetErrorName
 
-    def _words(self) -> bytes:
-        return self._failed[1] if self._failed is not None else b"refused by a GPU of paper"
-
-    def cudaGetErrorName(self, _code: int) -> int | None:
-        self._said = ctypes.create_string_buffer(self._words())
-        return ctypes.addressof(self._said)
+    def cudaGetErrorName(self, _code: int) -> int:
+        """The address of words, which stay where they are."""
+        failed = self._failed[1] if self._failed is not None else b"refused by a GPU of paper"
+        if failed not in self._said:
+            self._said[failed] = ctypes.create_string_buffer(failed)
+        return ctypes.addressof(self._said[failed])
 
     cudaGetErrorString = cudaGetErrorName
 
