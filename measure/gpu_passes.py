@@ -1,6 +1,6 @@
 """What TVM's lowering for GPUs gets wrong, set right before and after it.
 
-Both were found by running kernels on a GPU of paper (`measure.emulator`); without them those kernels
+Both were found by running kernels on a GPU of paper (`measure.emulator`); without them kernels
 compile, and compute something else or are ended by the GPU.
 """
 

@@ -1,7 +1,7 @@
 """What the stand-ins for NVIDIA's libraries lead to: a machine of paper in this process.
 
-As on a GPU, what is launched runs when it is waited for at the latest, and a fault is told then, and
-from then on at every call: the process is of no use any more.
+As on a GPU, a fault is told at the next call, and from then on at every one: the process is of no
+use any more.
 """
 
 from __future__ import annotations
@@ -128,9 +128,22 @@ class Driver:
 
     def cuDeviceGetAttribute(self, place: int, which: int, _device: int) -> None:
         known = {
-            **{1: 1024, 2: 1024, 3: 1024, 4: 64, 5: 2**31 - 1, 6: 65535, 7: 65535},
-            **{8: 48 << 10, 10: 32, 12: 65536, 13: 1_000_000, 16: _MULTIPROCESSORS, 38: _L2},
-            **{75: self._arch[0], 76: self._arch[1], 97: 227 << 10},
+            1: 1024,
+            2: 1024,
+            3: 1024,
+            4: 64,
+            5: 2**31 - 1,
+            6: 65535,
+            7: 65535,
+            8: 48 << 10,
+            10: 32,
+            12: 65536,
+            13: 1_000_000,
+            16: _MULTIPROCESSORS,
+            38: _L2,
+            75: self._arch[0],
+            76: self._arch[1],
+            97: 227 << 10,
         }
         _set(place, _I, known.get(which, 0))
 

@@ -223,7 +223,9 @@ class Watch:
         for part in self._parts(places, size):
             for last, did in ((self._written, "wrote"), (self._read, "read")):
                 if last.unordered(part, thread, warp, moment):
-                    raise Race(f"write to shared memory that another thread {did} without a barrier")
+                    raise Race(
+                        f"write to shared memory that another thread {did} without a barrier"
+                    )
             if self._written.note(part, thread, warp, moment):
                 raise Race("two threads write to one place of shared memory at once")
 

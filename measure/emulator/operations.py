@@ -25,8 +25,8 @@ from tunefarm.measure.emulator.values import (
 
 @dataclass(frozen=True)
 class Operation:
-    """`takes`: types of its operands; `gives`: of its result; `compute`: takes and returns arrays as
-    `DTYPES` has them."""
+    """`takes`: types of its operands; `gives`: of its result; `compute`: of arrays as `DTYPES` has
+    them."""
 
     takes: tuple[str, ...]
     gives: str
@@ -116,7 +116,9 @@ def _multiply_add(parts: tuple[str, ...]) -> Operation:
     if _is_float(kind):
         return _same(3, None, _fused)(parts)
     times = _product(parts)
-    return Operation((kind, kind, times.gives), times.gives, lambda a, b, c: times.compute(a, b) + c)
+    return Operation(
+        (kind, kind, times.gives), times.gives, lambda a, b, c: times.compute(a, b) + c
+    )
 
 
 def _fused(a: Array, b: Array, c: Array) -> Array:
@@ -155,14 +157,23 @@ def _funnel(parts: tuple[str, ...]) -> Operation:
 
 
 _COMPARED: dict[str, Callable[[Array, Array], Array]] = {
-    **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
-    **{"gt": np.greater, "ge": np.greater_equal},
-    **{"lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal},
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
     "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
     "nan": lambda a, b: np.isnan(a) | np.isnan(b),
 }
 _JOINED: dict[str, Callable[[Array, Array], Array]] = {
-    **{"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
 }
 
 
@@ -190,7 +201,10 @@ def _chosen(parts: tuple[str, ...]) -> Operation:
 
 
 _ROUNDED: dict[str, Callable[[Array], Array]] = {
-    **{"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+    "rni": np.rint,
+    "rzi": np.trunc,
+    "rmi": np.floor,
+    "rpi": np.ceil,
 }
 
 
@@ -247,10 +261,12 @@ def _with_bits(a: Array, b: Array, start: Array, length: Array) -> Array:
 
 def _permuted(a: Array, b: Array, how: Array) -> Array:
     both = a.astype(np.uint64) | (b.astype(np.uint64) << np.uint64(32))
-    made = np.uint32(0)
+    made: Array = np.uint32(0)
     for number in range(4):
         chosen = (how >> np.uint32(4 * number)) & np.uint32(0xF)
-        byte = (both >> ((chosen & np.uint32(7)).astype(np.uint64) * np.uint64(8))) & np.uint64(0xFF)
+        byte = (both >> ((chosen & np.uint32(7)).astype(np.uint64) * np.uint64(8))) & np.uint64(
+            0xFF
+        )
         sign = np.where(byte & np.uint64(0x80), np.uint64(0xFF), np.uint64(0))
         byte = np.where(chosen & np.uint32(8), sign, byte)
         made = made | (byte.astype(np.uint32) << np.uint32(8 * number))
@@ -259,12 +275,11 @@ def _permuted(a: Array, b: Array, how: Array) -> Array:
 
 def _looked_up(a: Array, b: Array, c: Array, table: Array) -> Array:
     """lop3: bit by bit, whatever function of three bits `table` says."""
-    made, number = np.uint32(0), int(np.asarray(table).flat[0])
+    made: Array = np.uint32(0)
+    number = int(np.asarray(table).flat[0])
     for row in range(8):
         if number >> row & 1:
-            made = made | (
-                (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
-            )
+            made = made | ((a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c))
     return made
 
 
@@ -299,7 +314,9 @@ def _counted(parts: tuple[str, ...]) -> Operation:
     def leading(a: Array) -> Array:
         left = np.full(a.shape, bits, np.uint32)
         for position in range(bits):
-            left = np.where(a >> a.dtype.type(position) & a.dtype.type(1), bits - 1 - position, left)
+            left = np.where(
+                a >> a.dtype.type(position) & a.dtype.type(1), bits - 1 - position, left
+            )
         return left.astype(np.uint32)
 
     return Operation((kind,), "u32", leading)

@@ -106,7 +106,14 @@ class Module:
 SIZES = {
     "pred": 1,
     **{f"{kind}{bits}": bits // 8 for kind in "bus" for bits in (8, 16, 32, 64)},
-    **{"f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4, "tf32": 4, "f32": 4, "f64": 8, "b128": 16},
+    "f16": 2,
+    "bf16": 2,
+    "f16x2": 4,
+    "bf16x2": 4,
+    "tf32": 4,
+    "f32": 4,
+    "f64": 8,
+    "b128": 16,
 }
 """Bytes of a value of each type."""
 
@@ -159,8 +166,9 @@ def _closing(text: str, start: int) -> int:
 
 def _variable(found: re.Match[str]) -> Variable:
     each = SIZES[found[3]]
-    return Variable(found[4], each * int(found[5] or 0 if found[5] is not None else 1),
-                    int(found[2] or each))
+    return Variable(
+        found[4], each * int(found[5] or 0 if found[5] is not None else 1), int(found[2] or each)
+    )
 
 
 def _initial(text: str | None, kind: str, size: int) -> bytes:
@@ -236,8 +244,7 @@ class _Reader:
         guard, text = None, statement
         if text.startswith("@"):
             said, text = text.split(None, 1)
-            guard = self._operand(said[1:])
-            assert isinstance(guard, Register), statement
+            guard = self._register(said[1:])
         name, _, rest = text.partition(" ") if " " in text else (text, "", "")
         operands = tuple(self._operand(one) for one in _split(rest))
         return Instruction(tuple(name.split(".")), operands, guard, statement)
@@ -252,7 +259,7 @@ class _Reader:
             first, second = text.split("|")
             return Pair(self._operand(first), self._operand(second))
         if text.startswith("!"):
-            return Register(self._register(text[1:]).number, negated=True)
+            return replace(self._register(text[1:]), negated=True)
         if re.match(r"-?\d", text):
             return Literal(text)
         for scope in reversed(self._scopes):

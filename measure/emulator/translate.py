@@ -86,9 +86,7 @@ def translate(kernel: Kernel, constants: dict[str, int]) -> Code:
             label = code[end - 1].operands[-1]
             assert isinstance(label, Symbol)
             target = number.get(kernel.labels[label.name], len(starts))
-        blocks.append(
-            Block(steps, how or "falls", end - 1, code[end - 1].guard, index + 1, target)
-        )
+        blocks.append(Block(steps, how or "falls", end - 1, code[end - 1].guard, index + 1, target))
     blocks.append(Block((), "exit", max(len(code) - 1, 0), None, len(starts) + 1))
     return Code(kernel, tuple(blocks), shared_size, local_size, _grain(code))
 
@@ -119,7 +117,9 @@ def _grain(code: list[Instruction]) -> int:
     """Bytes of the shortest thing that is read or written in shared memory, at most four."""
     found = [4]
     for one in code:
-        if one.parts[0] in ("ld", "st") and not {"global", "param", "local", "const"} & {*one.parts}:
+        if one.parts[0] in ("ld", "st") and not {"global", "param", "local", "const"} & {
+            *one.parts
+        }:
             found.append(SIZES.get(one.parts[-1], 4))
         if one.parts[0] in ("wmma", "ldmatrix", "stmatrix"):
             found.append(min((SIZES[p] for p in one.parts if p in SIZES), default=2))
@@ -133,8 +133,12 @@ _NOTHING = {
 }
 """Instructions that change nothing that can be seen here: all is done in order."""
 _COMBINED: dict[str, Any] = {
-    **{"add": np.add, "min": np.minimum, "max": np.maximum},
-    **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
 }
 
 
@@ -281,9 +285,7 @@ class _Translator:
 
         return apart
 
-    def _put_together(
-        self, put: Callable[[Any, Array], None], source: Vector, size: int
-    ) -> Step:
+    def _put_together(self, put: Callable[[Any, Array], None], source: Vector, size: int) -> Step:
         each = size // len(source.parts)
         values = [self.value(one, f"b{8 * each}") for one in source.parts]
         whole = UNSIGNED[size]

@@ -11,16 +11,21 @@ import numpy as np
 Array = Any
 """Of NumPy, or one of its scalars."""
 
-UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+SIGNED: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 DTYPES: dict[str, Any] = {
     "pred": np.bool_,
     **{f"{kind}{8 * size}": dtype for kind in "ub" for size, dtype in UNSIGNED.items()},
     **{f"s{8 * size}": dtype for size, dtype in SIGNED.items()},
-    **{"f16": np.uint16, "bf16": np.uint16, "f16x2": np.uint32, "bf16x2": np.uint32},
-    **{"tf32": np.uint32, "f32": np.float32, "f64": np.float64},
+    "f16": np.uint16,
+    "bf16": np.uint16,
+    "f16x2": np.uint32,
+    "bf16x2": np.uint32,
+    "tf32": np.uint32,
+    "f32": np.float32,
+    "f64": np.float64,
 }
-"""How a value of each type is kept; those of 16 bits and fewer that are not whole, as their bits."""
+"""How a value of each type is kept; of floating-point types that NumPy has not, the bits."""
 
 
 def literal(text: str, kind: str) -> Array:
@@ -28,7 +33,7 @@ def literal(text: str, kind: str) -> Array:
     dtype = DTYPES[kind]
     if text[:2] in ("0f", "0F"):
         single = np.float32(struct.unpack(">f", bytes.fromhex(text[2:]))[0])
-        return dtype(single) if dtype in (np.float32, np.float64) else single.view(np.uint32)
+        return dtype(single) if dtype in (np.float32, np.float64) else single.view("u4")
     if text[:2] in ("0d", "0D"):
         double = np.float64(struct.unpack(">d", bytes.fromhex(text[2:]))[0])
         return double if dtype is np.float64 else double.view(np.uint64)

@@ -14,12 +14,18 @@ import numpy as np
 
 from tunefarm.measure.emulator.faults import EmulatorError, Unsupported
 from tunefarm.measure.emulator.memory import ALL_OF_A_WARP
-from tunefarm.measure.emulator.ptx import SIZES, Instruction, Literal, Pair, Vector
-from tunefarm.measure.emulator.values import DTYPES, UNSIGNED, Array, to_half, unpacked
+from tunefarm.measure.emulator.ptx import SIZES, Instruction, Operand, Pair, Vector
+from tunefarm.measure.emulator.values import UNSIGNED, Array, to_half, unpacked
 
 Step = Callable[[Any], None]
 WARP = 32
 _LANE = np.arange(WARP)
+
+
+def _parts(operand: Operand) -> tuple[Operand, ...]:
+    if not isinstance(operand, Vector):
+        raise Unsupported(str(operand))
+    return operand.parts
 
 
 def by_warp(run: Any, value: Array) -> Array:
@@ -114,8 +120,12 @@ def _redux(translator: Any, instruction: Instruction) -> Step:
     kind, how = instruction.parts[-1], instruction.parts[2]
     put, value = translator.put(target, kind), translator.value(source, kind)
     combine: Any = {
-        **{"add": np.add, "min": np.minimum, "max": np.maximum},
-        **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
+        "add": np.add,
+        "min": np.minimum,
+        "max": np.maximum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
     }[how]
 
     def step(run: Any) -> None:
@@ -186,7 +196,9 @@ def _access(run: Any, space: str, address: Array, size: int, writes: bool) -> tu
 
 
 def _space(parts: tuple[str, ...]) -> str:
-    return next((p.split("::")[0] for p in parts if p.split("::")[0] in ("global", "shared")), "generic")
+    return next(
+        (p.split("::")[0] for p in parts if p.split("::")[0] in ("global", "shared")), "generic"
+    )
 
 
 def _wmma_load(translator: Any, instruction: Instruction) -> Step:
@@ -259,8 +271,7 @@ def _multiplied(of: str, a: Array, b: Array, since: str, c: Array, to: str) -> A
 def _fragment_put(translator: Any, target: Any, kind: str) -> Callable[[Any, Array], None]:
     """A matrix's bits, (blocks, warps, rows, columns), into the registers of its warp: in order,
     an equal number of elements each; registers that this leaves over repeat them."""
-    assert isinstance(target, Vector)
-    puts = [translator.put(one, "b32") for one in target.parts]
+    puts = [translator.put(one, "b32") for one in _parts(target)]
     each = 4 // SIZES[kind]
 
     def put(run: Any, bits: Array) -> None:
@@ -277,9 +288,8 @@ def _fragment(
     translator: Any, source: Any, kind: str, rows: int, columns: int
 ) -> Callable[[Any], Array]:
     """The contrary."""
-    assert isinstance(source, Vector)
     count = rows * columns // WARP * SIZES[kind] // 4
-    values = [translator.value(one, "b32") for one in source.parts[:count]]
+    values = [translator.value(one, "b32") for one in _parts(source)[:count]]
     dtype = UNSIGNED[SIZES[kind]]
 
     def fragment(run: Any) -> Array:
@@ -331,8 +341,8 @@ def _mma(translator: Any, instruction: Instruction) -> Step:
     a = _scattered(translator, left, of, *mma_places(16, k, each), (16, k))
     b = _scattered(translator, right, of, *mma_places(8, k, each), (8, k))
     row, column = sum_places()
-    c = [translator.value(one, "b32") for one in sums.parts]
-    puts = [translator.put(one, "b32") for one in target.parts]
+    c = [translator.value(one, "b32") for one in _parts(sums)]
+    puts = [translator.put(one, "b32") for one in _parts(target)]
 
     def step(run: Any) -> None:
         together(run)
@@ -350,7 +360,7 @@ def _scattered(
     translator: Any, source: Any, kind: str, row: Array, column: Array, shape: tuple[int, int]
 ) -> Callable[[Any], Array]:
     """A matrix's bits out of registers whose elements lie at (`row`, `column`)."""
-    values = [translator.value(one, "b32") for one in source.parts]
+    values = [translator.value(one, "b32") for one in _parts(source)]
     dtype = UNSIGNED[SIZES[kind]]
 
     def matrix(run: Any) -> Array:
@@ -370,7 +380,7 @@ def _ldmatrix(translator: Any, instruction: Instruction) -> Step:
     if "m8n8" not in parts or parts[-1] != "b16":
         raise Unsupported(instruction.text)
     turned = "trans" in parts
-    puts = [translator.put(one, "b32") for one in target.parts]
+    puts = [translator.put(one, "b32") for one in _parts(target)]
     address = translator.address(place)
     lane = np.arange(WARP)
     columns = np.stack([lane % 4 * 2, lane % 4 * 2 + 1], -1)
@@ -389,7 +399,13 @@ def _ldmatrix(translator: Any, instruction: Instruction) -> Step:
 
 
 KNOWN: dict[str, Callable[[Any, Instruction], Step]] = {
-    **{"activemask": _activemask, "vote": _vote, "shfl": _shfl, "redux": _redux},
-    **{"bar": _bar, "barrier": _bar, "wmma": _wmma, "mma": _mma, "ldmatrix": _ldmatrix},
+    "activemask": _activemask,
+    "vote": _vote,
+    "shfl": _shfl,
+    "redux": _redux,
+    "bar": _bar,
+    "barrier": _bar,
+    "wmma": _wmma,
+    "mma": _mma,
+    "ldmatrix": _ldmatrix,
 }
-_ = (DTYPES, Literal)
