@@ -9,15 +9,12 @@ upgrade changes that.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import tvm_ffi
 
 from tunefarm.measure.cuda import Resources, compile_cuda
 
-os.environ["TVM_COMPILE_FORCE_FALLBACK"] = "1"
-"""On a machine that has a GPU as well, so that both make the same bytes."""
 _SOURCE, _MACHINE = b"cuda", b"cubin"
 
 

@@ -199,7 +199,7 @@ def test_machine_code_takes_the_place_of_the_source() -> None:
     import tvm
     import tvm_ffi
 
-    from tunefarm.measure import cubin
+    from tunefarm.measure import cubin, lowering  # noqa: F401  (the compiler without a runtime)
     from tunefarm.search.replay import by_default, tvm_target
 
     assert os.environ["TVM_COMPILE_FORCE_FALLBACK"] == "1"
