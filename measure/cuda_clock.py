@@ -1,7 +1,7 @@
 """The GPU's own clock: CUDA's events, and graphs of calls that end sooner than the next is begun.
 
-A kernel of a few microseconds is over before Python has begun the next one: events around many such
-calls time Python. Captured once as a graph, the calls follow one another on the GPU alone.
+A short kernel is over before Python has begun the next one: events around many such calls time
+Python. Captured once as a graph, the calls follow one another on the GPU alone.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-TINY_S = 20e-6
-"""Calls that take less, of the events' time, are replayed: beginning one takes about 5."""
+SHORT_S = 1e-3
+"""Calls that take less, of the events' time, are replayed. Beginning one takes microseconds, and
+milliseconds where the host builds candidates meanwhile and has no core for it right now."""
 _NON_BLOCKING = 1
 _THREAD_LOCAL = 1
 """Other threads may do as they please while this one's calls are captured."""
@@ -47,7 +48,7 @@ class Clock:
     def seconds(self, calls: Callable[[], None], number: int) -> float:
         """That `number` calls take together, from the first one's start to the last one's end."""
         taken = self._between(calls, None)
-        if taken >= TINY_S * number:
+        if taken >= SHORT_S * number:
             return taken
         try:
             graph = self._captured(calls)

@@ -41,6 +41,7 @@ from tunefarm.results.journal import Journal
 from tunefarm.results.record import refuse_withdrawn
 from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.layout_trial import LayoutTrial
+from tunefarm.scheduler.pace import paced
 from tunefarm.scheduler.progress import Reporter, Snapshot
 from tunefarm.scheduler.state import Limits
 from tunefarm.scheduler.target_run import TargetRun
@@ -305,13 +306,17 @@ class _Driver:
             return self._build_only(target, program)
         protocol = Protocol(**self.job.protocol)
         here = target.device.host == cpu.host_name()
-        builders = cpu.usable_cores() if self.exchange else target.device.cores
+        pace = paced(
+            target.device,
+            by_file=self.exchange is not None,
+            beside=self.farm is None or farm.builders_beside(target.device),
+            cores_here=cpu.usable_cores(),
+        )
         limits = Limits(
             trials=self.options["trials"] or DEFAULT_TRIALS,
-            builders=max(1, builders),
-            batch=1 if self.exchange else 8 * max(1, target.device.cores),
-            shared_processor=self.exchange is None
-            and (self.farm is None or farm.builders_beside(target.device)),
+            builders=pace.builders,
+            batch=pace.batch,
+            shared_processor=pace.takes_turns,
             enough=self.options.get("enough"),
             processes=(
                 protocol.race_processes,

@@ -47,7 +47,8 @@ class Plan:
         start_search: makes a search worker that knows all; called again when one dies.
         gauge: of the device on this machine.
         takes: units take their devices for the job; else the driver has taken it.
-        is_shared: builders and units on one machine take turns; else such builders are left alone.
+        builds_beside: builders on machines with units of the job are used, for they take turns with
+            them or do not disturb them; else they are left alone.
         weight: of the job, where others want the same.
         say: tells people.
         most_builders: None for as many as are offered.
@@ -60,7 +61,7 @@ class Plan:
     start_search: Callable[[], Any]
     gauge: Path
     takes: bool = False
-    is_shared: bool = True
+    builds_beside: bool = True
     weight: float = 1.0
     say: Callable[[str], None] = lambda text: None
     most_builders: int | None = None
@@ -214,7 +215,7 @@ class Fleet:
         if not node.devices:
             return [p for p in _places(node) if self.share.may_have(BUILDERS, p)]
         is_ours = any(unit in self.units for unit in node.devices)
-        return _places(node) if is_ours and self.plan.is_shared else []
+        return _places(node) if is_ours and self.plan.builds_beside else []
 
     def _away(self, node: str) -> actors.Away | None:
         return None if node == self.here else actors.Away(self.plan.root)

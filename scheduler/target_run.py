@@ -186,6 +186,7 @@ class TargetRun:
 
     def _crew(self) -> RayCrew:
         device = self.target.device
+        builds_beside = self.limits.shared_processor or device.target.kind == "cuda"
         plan = Plan(
             self.home,
             device,
@@ -194,7 +195,7 @@ class TargetRun:
             self._start_search,
             roof_path(self.home, device),
             self.on_farm,
-            self.limits.shared_processor,
+            builds_beside,
             WEIGHTS[self.job.options.get("priority", "normal")],
             self._say,
             None if self.on_farm else self.limits.builders,

@@ -6,6 +6,7 @@ use any more.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import itertools
@@ -41,6 +42,7 @@ def install() -> None:
             table = (_P * len(names)).in_dll(loaded, TABLE)
         except (OSError, ValueError):
             return
+        atexit.register(_let_go, table, list(table))
         for number, name in enumerate(names):
             function = gpu.callback(name)
             _KEPT.append(function)
@@ -48,6 +50,12 @@ def install() -> None:
 
 
 _KEPT: list[Any] = []
+
+
+def _let_go(table: Any, before: list[int]) -> None:
+    """What is freed after the interpreter's end is no business of Python's."""
+    for number, place in enumerate(before):
+        table[number] = place
 
 
 class _LaunchConfig(ctypes.Structure):

@@ -110,6 +110,9 @@ _JUMPS = {
     "\tldr x17, [x16, #{offset}]\n\tbr x17\n",
 }
 
+_NOTHING = {"x86_64": "\txorl %eax, %eax\n\tret\n", "aarch64": "\tmov w0, wzr\n\tret\n"}
+"""What is called before Python leads it elsewhere, and when Python is gone: no error."""
+
 
 def assembly(functions: tuple[str, ...], machine: str) -> str:
     """
@@ -122,6 +125,8 @@ def assembly(functions: tuple[str, ...], machine: str) -> str:
     for number, name in enumerate(functions):
         jump = _JUMPS[machine].format(table=TABLE, offset=8 * number)
         text += f"\t.globl {name}\n\t.type {name}, %function\n{name}:\n{jump}"
+    text += f"nothing:\n{_NOTHING[machine]}"
     text += f"\t.data\n\t.balign 8\n\t.globl {TABLE}\n\t.type {TABLE}, %object\n"
-    text += f"{TABLE}:\n\t.skip {8 * len(functions)}\n\t.size {TABLE}, {8 * len(functions)}\n"
+    text += f"{TABLE}:\n" + "\t.quad nothing\n" * len(functions)
+    text += f"\t.size {TABLE}, {8 * len(functions)}\n"
     return text + '\t.section .note.GNU-stack,"",%progbits\n'
