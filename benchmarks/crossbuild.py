@@ -104,7 +104,11 @@ IN_INT8 = ("product 1024",)
 
 
 def workload(kernel: str, dtype: str) -> Any:
-    function = te.create_prim_func(KERNELS[kernel](dtype))
+    return workload_of(KERNELS[kernel](dtype))
+
+
+def workload_of(tensors: list[Any]) -> Any:
+    function = te.create_prim_func(tensors)
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 

@@ -6,6 +6,7 @@ compile, and compute something else or are ended by the GPU.
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import tvm
@@ -15,60 +16,78 @@ from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer
 from tvm_ffi import structural_map, structural_mutate, structural_walk
 
-from tunefarm.search.splice import renamed
+from tunefarm.search.splice import renamed, without_note
 
 _ASYNCHRONOUS = "software_pipeline_async_stages"
 
 
-def copied_one_by_one(function: Any) -> Any:
-    """`function` with what cannot be copied asynchronously as a whole copied by its elements.
+def copied_apart(function: Any) -> Any:
+    """`function` with what cannot be copied asynchronously as a whole copied in parts that can.
 
     TVM takes a vector's first element for its address and copies as many bytes from there
     (``cp.async``), also where the others lie elsewhere, as those of a transposed operand do, and
-    where the address is no multiple of the vector's size.
+    where the address is no multiple of the vector's size. What lies elsewhere is copied element by
+    element; what begins at odd places in shorter vectors, or, where not even two elements do,
+    without being asynchronous, for TVM takes a loop over single elements for another kind of copy.
     """
+    loops: list[Any] = []
+    structural_walk(function.body, (tirx.For, loops.append))
+    analyzer = Analyzer()
+    for loop in loops:
+        analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
 
-    def pipelined(loop: Any) -> Any:
-        if _ASYNCHRONOUS not in loop.annotations:
-            return loop
-        return _with_body(loop, structural_map(loop.body, (tirx.For, apart)))
+    def pipelined(outer: Any) -> Any:
+        if _ASYNCHRONOUS not in outer.annotations:
+            return outer
+        copied: list[tuple[int, int | None]] = []
 
-    def apart(loop: Any) -> Any:
-        vectors = loop.kind == tirx.ForKind.VECTORIZED
-        if vectors and isinstance(loop.body, SBlockRealize) and not _whole(loop, extents):
-            return _with_body(loop, loop.body, tirx.ForKind.SERIAL)
-        return loop
+        def apart(loop: Any) -> Any:
+            if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
+                return loop
+            lanes, together = int(loop.extent), _together(loop, analyzer)
+            copied.append((lanes, together))
+            if together is None:
+                return _changed(loop, kind=tirx.ForKind.SERIAL)
+            return loop if together in (1, lanes) else _in_vectors(loop, together)
 
-    extents: dict[Any, Any] = {}
-    structural_walk(
-        function.body, (tirx.For, lambda loop: extents.__setitem__(loop.loop_var, loop))
-    )
+        changed = _changed(outer, body=structural_map(outer.body, (tirx.For, apart)))
+        if any(together == 1 < lanes for lanes, together in copied):
+            return without_note(changed, _ASYNCHRONOUS, changed.body)
+        return changed
+
     return function.with_body(structural_map(function.body, (tirx.For, pipelined)))
 
 
-def _with_body(loop: Any, body: Any, kind: Any = None) -> Any:
+def _changed(loop: Any, body: Any = None, kind: Any = None) -> Any:
     return tirx.For(
         loop.loop_var,
         loop.min,
         loop.extent,
         loop.kind if kind is None else kind,
-        body,
+        loop.body if body is None else body,
         loop.thread_binding,
         loop.annotations,
     )
 
 
-def _whole(loop: Any, extents: dict[Any, Any]) -> bool:
-    """Whether what the vectorised `loop` reads from global memory lies together, at a multiple of
-    its size."""
-    lanes = int(loop.extent)
+def _in_vectors(loop: Any, lanes: int) -> Any:
+    """The vectorised `loop` as one over vectors of `lanes`."""
+    part, lane = (
+        Var(f"{loop.loop_var.name}_{name}", loop.loop_var.ty) for name in ("part", "lane")
+    )
+    body = renamed(loop.body, {loop.loop_var: part * lanes + lane})
+    inner = tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, body)
+    return tirx.For(part, 0, int(loop.extent) // lanes, tirx.ForKind.SERIAL, inner)
+
+
+def _together(loop: Any, analyzer: Any) -> int | None:
+    """How many elements of what the vectorised `loop` reads from global memory can be copied at
+    once: they lie side by side, from a multiple of as many on. None where they lie apart."""
     block = loop.body.block
     bound = dict(zip((v.var for v in block.iter_vars), loop.body.iter_values, strict=True))
-    analyzer = Analyzer()
-    for variable, outer in extents.items():
-        analyzer.bind(variable, tvm.ir.Range.from_min_extent(outer.min, outer.extent))
     found: list[Any] = []
     structural_walk(block.body, (TensorLoad, found.append))
+    together = int(loop.extent)
     for load in found:
         if load.source.scope() != "global":
             continue
@@ -76,11 +95,11 @@ def _whole(loop: Any, extents: dict[Any, Any]) -> bool:
         for index, size in zip(load.indices, load.source.shape, strict=True):
             place = place * size + renamed(index, bound)
         first = analyzer.simplify(renamed(place, {loop.loop_var: loop.min}))
-        apart = analyzer.simplify(place - first - loop.loop_var)
+        if not _is_zero(analyzer.simplify(place - first - loop.loop_var)):
+            return None
         start = analyzer.modular_set(first)
-        if not (_is_zero(apart) and start.coeff % lanes == 0 and start.base % lanes == 0):
-            return False
-    return True
+        together = gcd(together, start.coeff, start.base)
+    return together
 
 
 def _is_zero(expression: Any) -> bool:

@@ -11,7 +11,7 @@ from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipelin
 from tvm_ffi import structural_walk
 
 from tunefarm.devices.target import Target
-from tunefarm.measure.gpu_passes import bound_loads, copied_one_by_one
+from tunefarm.measure.gpu_passes import bound_loads, copied_apart
 
 os.environ["TVM_COMPILE_FORCE_FALLBACK"] = "1"
 """TVM's way without a CUDA runtime, on a machine that has a GPU as well: both make the same bytes,
@@ -42,7 +42,7 @@ def _for_gpus() -> tuple[Any, Any, Any]:
     def lower_each(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         parts: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
         for variable, function in module.functions_items():
-            parts[asks_for_shared(function)][variable] = copied_one_by_one(function)
+            parts[asks_for_shared(function)][variable] = copied_apart(function)
         plain, asking = (tvm.IRModule(part, attrs=module.attrs) for part in parts)
         with tvm.transform.PassContext(config={**_COPIES, "tirx.disable_storage_rewrite": True}):
             lowered = lower(asking)

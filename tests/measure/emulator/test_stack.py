@@ -46,12 +46,12 @@ def likeliest(module, kinds: tuple[str, ...] = ("", "cuda-tensorcore")) -> list[
     return [trace for trace in found.values() if replay.rules_of(trace) in kinds]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_products_are_right_whatever_their_schedule(stack, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 64), ("float16", 128), ("bfloat16", 64)])
+def test_products_are_right_whatever_their_schedule(stack, dtype: str, size: int) -> None:
     """Plain and tensor cores, with and without operands on their way."""
     from tests.paper_gpu import product
 
-    kernel = stack.kernel(module := product(dtype))
+    kernel = stack.kernel(module := product(dtype, size, 128, size))
     kinds = ("",) if dtype == "float32" else ("", "cuda-tensorcore")
     traces = likeliest(module, kinds)
     assert len(traces) >= 3 * len(kinds), "as it is, and two and three steps ahead"
