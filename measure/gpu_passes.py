@@ -16,58 +16,50 @@ from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer
 from tvm_ffi import structural_map, structural_mutate, structural_walk
 
+from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.search.splice import renamed, without_note
 
 _ASYNCHRONOUS = "software_pipeline_async_stages"
 
 
 def copied_apart(function: Any) -> Any:
-    """`function` with what cannot be copied asynchronously as a whole copied in parts that can.
+    """`function` with what no vector is for copied in parts.
 
-    TVM takes a vector's first element for its address and copies as many bytes from there
-    (``cp.async``), also where the others lie elsewhere, as those of a transposed operand do, and
-    where the address is no multiple of the vector's size. What lies elsewhere is copied element by
-    element; what begins at odd places in shorter vectors, or, where not even two elements do,
-    without being asynchronous, for TVM takes a loop over single elements for another kind of copy.
+    TVM takes an asynchronously copied vector's first element for its address and copies as many
+    bytes from there (``cp.async``), also where the others lie elsewhere, as those of a transposed
+    operand do, and where the address is no multiple of the vector's size. What is copied in other
+    ways it takes apart itself, by vectors of addresses, for some of which it writes no CUDA that
+    compiles. So what lies elsewhere is copied element by element, and what begins at odd places in
+    shorter vectors; where not even two elements of an asynchronous copy lie together, without being
+    asynchronous, for TVM takes a loop over single elements for another kind of copy.
     """
     loops: list[Any] = []
     structural_walk(function.body, (tirx.For, loops.append))
     analyzer = Analyzer()
     for loop in loops:
         analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+    single: list[Any] = []
 
-    def pipelined(outer: Any) -> Any:
-        if _ASYNCHRONOUS not in outer.annotations:
-            return outer
-        copied: list[tuple[int, int | None]] = []
+    def apart(loop: Any) -> Any:
+        if _ASYNCHRONOUS in loop.annotations:
+            inner: list[Any] = []
+            structural_walk(loop.body, (tirx.For, lambda one: inner.append(one.loop_var)))
+            if any(one.same_as(other) for one in inner for other in single):
+                return without_note(loop, _ASYNCHRONOUS, loop.body)
+        if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
+            return loop
+        lanes, together = int(loop.extent), _together(loop, analyzer)
+        if together == 1 < lanes:
+            single.append(loop.loop_var)
+        if together in (None, 1):
+            return _serial(loop)
+        return loop if together == lanes else _in_vectors(loop, together)
 
-        def apart(loop: Any) -> Any:
-            if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
-                return loop
-            lanes, together = int(loop.extent), _together(loop, analyzer)
-            copied.append((lanes, together))
-            if together is None:
-                return _changed(loop, kind=tirx.ForKind.SERIAL)
-            return loop if together in (1, lanes) else _in_vectors(loop, together)
-
-        changed = _changed(outer, body=structural_map(outer.body, (tirx.For, apart)))
-        if any(together == 1 < lanes for lanes, together in copied):
-            return without_note(changed, _ASYNCHRONOUS, changed.body)
-        return changed
-
-    return function.with_body(structural_map(function.body, (tirx.For, pipelined)))
+    return function.with_body(structural_map(function.body, (tirx.For, apart)))
 
 
-def _changed(loop: Any, body: Any = None, kind: Any = None) -> Any:
-    return tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        loop.kind if kind is None else kind,
-        loop.body if body is None else body,
-        loop.thread_binding,
-        loop.annotations,
-    )
+def _serial(loop: Any) -> Any:
+    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
 
 def _in_vectors(loop: Any, lanes: int) -> Any:
@@ -81,25 +73,55 @@ def _in_vectors(loop: Any, lanes: int) -> Any:
 
 
 def _together(loop: Any, analyzer: Any) -> int | None:
-    """How many elements of what the vectorised `loop` reads from global memory can be copied at
-    once: they lie side by side, from a multiple of as many on. None where they lie apart."""
+    """How many elements of what the vectorised `loop` reads and writes of global memory can be
+    copied at once: they lie side by side, from a multiple of as many on, and are copied under one
+    condition. None where they lie apart."""
     block = loop.body.block
     bound = dict(zip((v.var for v in block.iter_vars), loop.body.iter_values, strict=True))
-    found: list[Any] = []
-    structural_walk(block.body, (TensorLoad, found.append))
+    places: list[tuple[Any, int]] = []
+    """What counts up along the vector, and what it must begin at a multiple of, besides."""
+
+    def access(buffer: Any, indices: Any) -> None:
+        if buffer.scope() == "global":
+            place: Any = 0
+            for index, size in zip(indices, buffer.shape, strict=True):
+                place = place * size + index
+            places.append((place, 0))
+
+    def comparison(one: Any, beyond: tuple[int, int]) -> None:
+        """`beyond`: how far behind a limit on the right, or on the left, it turns."""
+        sides = ((one.a, one.b, beyond[0]), (one.b, one.a, beyond[1]))
+        for value, limit, more in sides:
+            if isinstance(limit, tirx.IntImm):
+                places.append((value, int(limit.value) + more))
+
+    structural_walk(block.body, (TensorLoad, lambda one: access(one.source, one.indices)))
+    structural_walk(block.body, (tirx.BufferStore, lambda one: access(one.buffer, one.indices)))
+    for kind, beyond in (
+        (tirx.LT, (0, 1)),
+        (tirx.LE, (1, 0)),
+        (tirx.GT, (1, 0)),
+        (tirx.GE, (0, 1)),
+    ):
+        structural_walk(block.body, (kind, lambda one, by=beyond: comparison(one, by)))
     together = int(loop.extent)
-    for load in found:
-        if load.source.scope() != "global":
+    for place, limit in places:
+        value = renamed(place, bound)
+        first = analyzer.simplify(renamed(value, {loop.loop_var: loop.min}))
+        distance = analyzer.simplify(value - first)
+        if _is_zero(distance):  # one for all of them
             continue
-        place: Any = 0
-        for index, size in zip(load.indices, load.source.shape, strict=True):
-            place = place * size + renamed(index, bound)
-        first = analyzer.simplify(renamed(place, {loop.loop_var: loop.min}))
-        if not _is_zero(analyzer.simplify(place - first - loop.loop_var)):
+        if not _is_zero(analyzer.simplify(distance - loop.loop_var)):
             return None
         start = analyzer.modular_set(first)
-        together = gcd(together, start.coeff, start.base)
-    return together
+        together = gcd(together, start.coeff, start.base, limit)
+    # Of eight zeros in bytes, which stand where there is nothing to copy, TVM's CUDA is none.
+    padded = any(limit for _, limit in places)
+    return 4 if padded and together == 8 and _bytes_each(block) == 1 else together
+
+
+def _bytes_each(block: Any) -> int:
+    return numpy_dtype(str(block.writes[0].source.dtype)).itemsize
 
 
 def _is_zero(expression: Any) -> bool:

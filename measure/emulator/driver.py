@@ -21,6 +21,10 @@ from tunefarm.measure.cuda import PTX_DIRECTORY
 from tunefarm.measure.emulator.stand_in import FUNCTIONS, GPU, TABLE
 
 INVALID, NOT_FOUND, NOT_PERMITTED, ILLEGAL_ADDRESS, NO_MEMORY = 1, 500, 900, 700, 2
+_WORDS = {
+    NOT_FOUND: f"{PTX_DIRECTORY} has no PTX of it: was it set when it was built?".encode(),
+    NO_MEMORY: b"out of memory",
+}
 UUID = bytes(range(16))
 NAME = "GPU of paper"
 _CUDA = 13000
@@ -223,7 +227,6 @@ class Driver:
             name = hashlib.sha256(code).hexdigest()
             file = Path(os.environ[PTX_DIRECTORY]) / f"{name}.ptx"
             if not file.exists():
-                print(f"GPU of paper: no PTX of that machine code: {file}", file=sys.stderr)
                 return NOT_FOUND
             code = file.read_bytes()
         number = next(self._numbers)
@@ -286,9 +289,10 @@ class Driver:
 
     cuGetErrorString = cuGetErrorName
 
-    def cudaGetErrorName(self, _code: int) -> int:
+    def cudaGetErrorName(self, code: int) -> int:
         """The address of words, which stay where they are."""
-        failed = self._failed[1] if self._failed is not None else b"refused by a GPU of paper"
+        failed = _WORDS.get(code, b"refused by a GPU of paper")
+        failed = self._failed[1] if self._failed is not None else failed
         if failed not in self._said:
             self._said[failed] = ctypes.create_string_buffer(failed)
         return ctypes.addressof(self._said[failed])

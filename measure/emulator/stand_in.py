@@ -47,12 +47,17 @@ _VERSIONED = {RUNTIME: RUNTIME}
 """TVM asks for this library's functions by their version too."""
 _START = """\
 try:
-    import tunefarm.measure.emulator.driver as _driver
+    import tunefarm.measure
+
+    # What a bundle brings along has no GPU of paper.
+    tunefarm.measure.__path__.append({home!r})
+    import tunefarm.measure.emulator.driver as driver
 except ImportError:
     pass
 else:
-    _driver.install()
+    driver.install()
 """
+"""What every interpreter of the environment begins with."""
 
 
 def environment(directory: Path, arch: str) -> dict[str, str]:
@@ -70,7 +75,8 @@ def environment(directory: Path, arch: str) -> dict[str, str]:
     for library in FUNCTIONS:
         if not (libraries / library).exists():
             _make(libraries, library)
-    (start / "sitecustomize.py").write_text(_START)
+    home = str(Path(__file__).parents[1])
+    (start / "sitecustomize.py").write_text(_START.format(home=home))
     return {
         "LD_LIBRARY_PATH": _before(libraries, "LD_LIBRARY_PATH"),
         "PYTHONPATH": _before(start, "PYTHONPATH"),
