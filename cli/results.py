@@ -18,6 +18,8 @@ def _notes(target: str, row: dict[str, Any]) -> list[str]:
     against = f"against ONNX Runtime {parity}{passed}"
     if row["parity"]["passed"] is None:
         against = "nobody has run it: for trials alone, it is not registered for deployment"
+    elif row["verdict"] == "UNMEASURED":
+        against += "; run on a GPU of paper alone, it is not registered for deployment"
     return [
         f"{target}: {row['tasks']} kernels, {row['candidates']} candidates measured, "
         f"failed: {failures or 'none'}",

@@ -10,6 +10,9 @@ from typing import Any
 
 from tunefarm.devices.target import Target, target_from_json
 
+EMULATED = "GPU of paper"
+"""The SKU of what only computes what a GPU computes."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -37,6 +40,11 @@ class Device:
     features: tuple[str, ...]
     toolchain: tuple[tuple[str, str], ...]
     uuid: str = ""
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether its times say nothing of any device (`measure.emulator`)."""
+        return self.sku == EMULATED
 
     @property
     def is_none(self) -> bool:

@@ -59,7 +59,10 @@ def package(
     wall_s: float,
 ) -> Packaged:
     """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's; without
-    `parity`, nobody has run it; `protocol` is what its numbers were measured by."""
+    `parity`, nobody has run it; `protocol` is what its numbers were measured by. Times of an
+    emulated device are none: the verdict is UNMEASURED."""
+    if target.device.is_emulated:
+        comparison = None  # what it computes has been seen, and not how fast it is
     parts: dict[str, bytes | Path] = {
         LIBRARY: library.read_bytes(),
         WEIGHTS: weights.beside(library),
@@ -145,7 +148,7 @@ def _manifest(
     if traces is None:
         program, traces = _untuned(program), {}
     device = target.device
-    verdicts = journal.verdicts(job.id, target.name)
+    verdicts = {} if device.is_emulated else journal.verdicts(job.id, target.name)
     files = {name: _listed(part) for name, part in sorted(parts.items())}
     return {
         "schema": SCHEMA,

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tunefarm.devices.device import EMULATED
 from tunefarm.measure.cuda import PTX_DIRECTORY
 from tunefarm.measure.emulator.stand_in import FUNCTIONS, GPU, TABLE
 
@@ -26,7 +27,6 @@ _WORDS = {
     NO_MEMORY: b"out of memory",
 }
 UUID = bytes(range(16))
-NAME = "GPU of paper"
 _CUDA = 13000
 _MEMORY = 4 << 30
 _L2 = 4 << 20
@@ -133,7 +133,7 @@ class Driver:
         _set(place, _I, number)
 
     def cuDeviceGetName(self, place: int, length: int, _device: int) -> None:
-        ctypes.memmove(place, NAME.encode() + b"\0", min(length, len(NAME) + 1))
+        ctypes.memmove(place, EMULATED.encode() + b"\0", min(length, len(EMULATED) + 1))
 
     def cuDeviceGetUuid_v2(self, place: int, _device: int) -> None:
         ctypes.memmove(place, UUID, len(UUID))
@@ -170,7 +170,7 @@ class Driver:
     def cudaGetDeviceProperties(self, place: int, _device: int) -> None:
         """Its name, its memory and its architecture: what TVM reads of it."""
         ctypes.memset(place, 0, 296)
-        ctypes.memmove(place, NAME.encode(), len(NAME))
+        ctypes.memmove(place, EMULATED.encode(), len(EMULATED))
         _set(place + 288, _L, _MEMORY)
 
     def cudaMemGetInfo(self, free: int, total: int) -> None:

@@ -12,6 +12,8 @@ import platform
 import subprocess
 from pathlib import Path
 
+from tunefarm.devices.gpu import arch_of
+from tunefarm.devices.target import parse_target
 from tunefarm.measure.cuda import PTX_DIRECTORY
 
 GPU = "TUNEFARM_EMULATED_GPU"
@@ -68,7 +70,9 @@ def environment(directory: Path, arch: str) -> dict[str, str]:
 
     Raises:
         OSError: they cannot be made: ``as`` or ``ld`` are missing, say.
+        UnsupportedTarget: there is no such architecture.
     """
+    arch_of(parse_target(f"cuda:arch={arch}"))
     libraries, start, ptx = (directory / name for name in ("lib", "start", "ptx"))
     for one in (libraries, start, ptx):
         one.mkdir(parents=True, exist_ok=True)
