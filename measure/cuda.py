@@ -115,7 +115,9 @@ def _with_nvcc(source: str, arch: str) -> tuple[bytes, bytes, str]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode or not made.exists():
             raise CudaError(_errors(done.stderr) or f"nvcc: exit code {done.returncode}")
-        return made.read_bytes(), made.with_suffix(".ptx").read_bytes(), done.stderr
+        between = made.with_suffix(".ptx")
+        ptx = between.read_bytes() if between.exists() else b""
+        return made.read_bytes(), ptx, done.stderr
 
 
 def _errors(said: str) -> str:

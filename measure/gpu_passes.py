@@ -37,7 +37,7 @@ def copied_apart(function: Any) -> Any:
     structural_walk(function.body, (tirx.For, loops.append))
     analyzer = Analyzer()
     for loop in loops:
-        analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+        analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent), True)
     single: list[Any] = []
 
     def apart(loop: Any) -> Any:
@@ -78,22 +78,24 @@ def _together(loop: Any, analyzer: Any) -> int | None:
     condition. None where they lie apart."""
     block = loop.body.block
     bound = dict(zip((v.var for v in block.iter_vars), loop.body.iter_values, strict=True))
-    places: list[tuple[Any, int]] = []
-    """What counts up along the vector, and what it must begin at a multiple of, besides."""
+    places: list[tuple[Any, int, bool]] = []
+    """What counts up along the vector; what it must begin at a multiple of, besides, if at any:
+    where a row of shared memory begins is decided later."""
 
     def access(buffer: Any, indices: Any) -> None:
-        if buffer.scope() == "global":
+        kind = buffer.scope().partition(".")[0]
+        if kind in ("global", "shared"):
             place: Any = 0
             for index, size in zip(indices, buffer.shape, strict=True):
                 place = place * size + index
-            places.append((place, 0))
+            places.append((place, 0, kind == "global"))
 
     def comparison(one: Any, beyond: tuple[int, int]) -> None:
         """`beyond`: how far behind a limit on the right, or on the left, it turns."""
         sides = ((one.a, one.b, beyond[0]), (one.b, one.a, beyond[1]))
         for value, limit, more in sides:
             if isinstance(limit, tirx.IntImm):
-                places.append((value, int(limit.value) + more))
+                places.append((value, int(limit.value) + more, True))
 
     structural_walk(block.body, (TensorLoad, lambda one: access(one.source, one.indices)))
     structural_walk(block.body, (tirx.BufferStore, lambda one: access(one.buffer, one.indices)))
@@ -105,7 +107,7 @@ def _together(loop: Any, analyzer: Any) -> int | None:
     ):
         structural_walk(block.body, (kind, lambda one, by=beyond: comparison(one, by)))
     together = int(loop.extent)
-    for place, limit in places:
+    for place, limit, aligned in places:
         value = renamed(place, bound)
         first = analyzer.simplify(renamed(value, {loop.loop_var: loop.min}))
         distance = analyzer.simplify(value - first)
@@ -113,10 +115,11 @@ def _together(loop: Any, analyzer: Any) -> int | None:
             continue
         if not _is_zero(analyzer.simplify(distance - loop.loop_var)):
             return None
-        start = analyzer.modular_set(first)
-        together = gcd(together, start.coeff, start.base, limit)
+        if aligned:
+            start = analyzer.modular_set(first)
+            together = gcd(together, start.coeff, start.base, limit)
     # Of eight zeros in bytes, which stand where there is nothing to copy, TVM's CUDA is none.
-    padded = any(limit for _, limit in places)
+    padded = any(limit for _, limit, _ in places)
     return 4 if padded and together == 8 and _bytes_each(block) == 1 else together
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.measure.emulator import Machine, parse
+from tunefarm.measure.emulator.machine import Machine
+from tunefarm.measure.emulator.ptx import parse
 
 REGISTERS = """\
     .reg .pred %p<8>;

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tunefarm.measure.emulator.faults import Unsupported
 from tunefarm.measure.emulator.memory import UNWRITTEN
 from tunefarm.measure.emulator.values import UNSIGNED, Array
 
@@ -35,18 +36,26 @@ class Copies:
         self._open: list[_Copy] = []
 
     def ask(self, target: Array, source: Array, size: int, given: Array) -> None:
-        """Of `size` bytes, the first `given` from `source`, the others zero."""
+        """Of `size` bytes from `source`, or, where `given` is 0, of as many zeros.
+
+        Raises:
+            Unsupported: some of one copy.
+        """
         run = self._run
-        _, offsets = run.window("shared", target)
+        _, offsets = run.window("shared", target, run.mask)
         places = run.shared.checked(np.broadcast_to(offsets, run.shape), size, run.mask)
         if run.watches:
             run.watched(run.shared.watch.writes, places, size)
-        _, source = run.window("global", source)
-        full = np.broadcast_to(source, run.shape)
-        some = np.broadcast_to(given > 0, run.shape) & run.active()
-        checked = run.memory.checked(full, size, some)
-        address = np.where(some, checked, -1)
-        active = run.active() & run.alive
+        _, source = run.window("global", source, run.mask)
+        active = run.active()
+        wanted = np.broadcast_to(given, run.shape)
+        if ((wanted != 0) & (wanted != size) & active).any():
+            raise Unsupported("a copy of which a part is zeros")
+        some = (wanted != 0) & active
+        address = np.full(run.shape, -1, np.int64)
+        if some.any():
+            checked = run.memory.checked(np.broadcast_to(source, run.shape), size, some)
+            address = np.where(some, checked, -1)
         nothing = np.full(int(active.sum()), UNWRITTEN, np.uint8)
         for number in range(size):  # of no use until it is waited for
             run.shared.write(places[active] + number, nothing)

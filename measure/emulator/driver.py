@@ -103,7 +103,8 @@ class Driver:
             except Exception as error:  # nothing of Python's may pass through C
                 print(f"GPU of paper: {name}: {error!r}", file=sys.stderr)
                 code = INVALID
-            self._last = code or self._last
+            if name.startswith("cuda") and name not in ("cudaGetLastError", "cudaPeekAtLastError"):
+                self._last = code or self._last
             return code
 
         return ctypes.CFUNCTYPE(returns, *types)(called)
@@ -113,7 +114,7 @@ class Driver:
         if self._machine is None:
             from tunefarm.measure.emulator.machine import Machine
 
-            self._machine = Machine()
+            self._machine = Machine(memory_bytes=_MEMORY)
         return self._machine
 
     # -------------------------------------------------------------------------- the device
@@ -207,12 +208,14 @@ class Driver:
         self._do(lambda: self._copy(to, of, size), stream)
 
     def _copy(self, to: int, of: int, size: int) -> None:
+        import numpy as np
+
         from tunefarm.measure.emulator.memory import GLOBAL
 
         def bytes_at(address: int) -> Any:
             if GLOBAL <= address < 2 * GLOBAL:
                 return self.machine.memory.span(address, size)
-            return (ctypes.c_ubyte * size).from_address(address)
+            return np.ctypeslib.as_array((ctypes.c_ubyte * size).from_address(address))
 
         if size:
             bytes_at(to)[:] = bytes_at(of)
@@ -235,7 +238,10 @@ class Driver:
         return 0
 
     def cuModuleUnload(self, module: int) -> None:
-        self._modules.pop(module, None)
+        gone = self._modules.pop(module, None)
+        if gone is not None:
+            self._functions = {n: f for n, f in self._functions.items() if f[0] is not gone}
+            self.machine.unload(gone)
 
     def cuModuleGetFunction(self, place: int, module: int, name: bytes) -> int:
         if name.decode() not in self._modules[module].kernels:

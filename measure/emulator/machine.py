@@ -7,6 +7,7 @@ first, so that they meet again where their ways join.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -41,14 +42,16 @@ class Machine:
     Args:
         watches: whether races in shared memory are looked for; it takes some time.
         most_steps: instructions of one block until a kernel is given up.
+        memory_bytes: that can be allocated.
     """
 
-    def __init__(self, watches: bool = True, most_steps: int = 50_000_000) -> None:
-        self.memory = Global()
+    def __init__(
+        self, watches: bool = True, most_steps: int = 50_000_000, memory_bytes: int = 1 << 30
+    ) -> None:
+        self.memory = Global(memory_bytes)
         self.watches = watches
         self.most_steps = most_steps
-        self._codes: dict[int, Code] = {}
-        self._constants: dict[int, dict[str, int]] = {}
+        self._loaded: dict[int, _Loaded] = {}
 
     def launch(
         self,
@@ -85,20 +88,37 @@ class Machine:
             run.to_the_end()
 
     def _code(self, module: Module, kernel: Kernel) -> Code:
-        if id(kernel) not in self._codes:
-            places = self._constants.setdefault(id(module), {})
-            for name, content in module.constants.items():
-                if name not in places:
-                    places[name] = self.memory.allocate(len(content))
-                    self.memory.span(places[name], len(content))[:] = np.frombuffer(
-                        content, np.uint8
-                    )
-            self._codes[id(kernel)] = translate(kernel, places)
-        return self._codes[id(kernel)]
+        if id(module) not in self._loaded:
+            places = {name: self._placed(content) for name, content in module.constants.items()}
+            self._loaded[id(module)] = _Loaded(module, places)
+        loaded = self._loaded[id(module)]
+        if kernel.name not in loaded.codes:
+            loaded.codes[kernel.name] = translate(kernel, loaded.places)
+        return loaded.codes[kernel.name]
+
+    def _placed(self, content: bytes) -> int:
+        place = self.memory.allocate(len(content))
+        self.memory.span(place, len(content))[:] = np.frombuffer(content, np.uint8)
+        return place
+
+    def unload(self, module: Module) -> None:
+        """Forget it, if it was launched, and give its variables' memory back."""
+        loaded = self._loaded.pop(id(module), None)
+        for place in loaded.places.values() if loaded else ():
+            self.memory.free(place)
 
     def _together(self, kernel: Kernel, threads: int) -> int:
         held = sum(SIZES[kind] for kind in kernel.registers) + 1
         return max(1, min(_LANES, _REGISTER_BYTES // held) // threads)
+
+
+@dataclass
+class _Loaded:
+    """A module that was launched: addresses of its variables, and its kernels as they are run."""
+
+    module: Module
+    places: dict[str, int]
+    codes: dict[str, Code] = field(default_factory=dict)
 
 
 def _triple(sizes: Sequence[int]) -> Triple:
@@ -238,13 +258,13 @@ class Run:
             self.registers[number] = np.where(self.mask, value, self.registers[number])
 
     def active(self) -> Array:
-        return np.ones(self.shape, bool) if self.mask is None else self.mask
+        return self.alive if self.mask is None else self.mask
 
     # ------------------------------------------------------------------------------- memory
 
     def load(self, space: str, address: Array, dtype: Any, size: int) -> list[Array]:
         """`size` bytes at each address, as values of `dtype`."""
-        memory, offsets = self.window(space, address)
+        memory, offsets = self.window(space, address, self.mask)
         places = memory.checked(offsets, size, self.mask)
         if memory is self.shared and self.watches:
             self.watched(self.shared.watch.reads, places, size)
@@ -254,7 +274,7 @@ class Run:
     def store(self, space: str, address: Array, values: list[Array]) -> None:
         each = values[0].dtype.itemsize
         size = each * len(values)
-        memory, offsets = self.window(space, address)
+        memory, offsets = self.window(space, address, self.mask)
         offsets = np.broadcast_to(offsets, self.shape)
         places = memory.checked(offsets, size, self.mask)
         if memory is self.shared and self.watches:
@@ -268,17 +288,20 @@ class Run:
                 memory.write(places[active] + number * each, full[active])
 
     def add_to(self, space: str, address: Array, value: Array, combine: Any) -> Array:
-        """What was there before, having combined it with `value`, one thread after another."""
-        memory, offsets = self.window(space, address)
+        """What each thread found, having combined it with `value`, one after another."""
+        memory, offsets = self.window(space, address, self.mask)
+        if memory is self.shared and self.watches:
+            raise Unsupported("combining in shared memory, which is watched")
         offsets = np.broadcast_to(offsets, self.shape)
-        places = memory.checked(offsets, value.dtype.itemsize, self.mask)
-        before = memory.read(places, value.dtype)
-        active = self.active() & self.alive
-        memory.combine(places[active], np.broadcast_to(value, self.shape)[active], combine)
-        return before
+        active = self.active()
+        places = memory.checked(offsets, value.dtype.itemsize, active)
+        found = np.zeros(self.shape, value.dtype)
+        given = np.broadcast_to(value, self.shape)[active]
+        found[active] = memory.combine(places[active], given, combine)
+        return found
 
-    def window(self, space: str, address: Array) -> tuple[Any, Array]:
-        """The memory that an address leads to, and how far into it."""
+    def window(self, space: str, address: Array, mask: Array | None) -> tuple[Any, Array]:
+        """The memory that addresses lead to, and how far into it; `mask`: which of them count."""
         if address.dtype.itemsize == 8:
             address = address.view(np.int64)
         else:
@@ -286,12 +309,12 @@ class Run:
         if address.ndim < 2:
             address = address.reshape(1, 1)
         if space == "generic":
-            seen = address if self.mask is None else np.broadcast_to(address, self.shape)[self.mask]
+            seen = address if mask is None else np.broadcast_to(address, mask.shape)[mask]
             low, high = int(seen.min()), int(seen.max())
             space = next((s for s, start in _WINDOWS if low >= start), "global")
             if any(low < start <= high for _, start in _WINDOWS):
                 raise Unsupported("threads of which some mean one kind of memory, some another")
-            return self.window(space, address)
+            return self.window(space, address, mask)
         if space == "shared":
             return self.shared, np.where(address >= SHARED, address - SHARED, address)
         if space == "local":
@@ -301,7 +324,7 @@ class Run:
     def watched(self, note: Callable[..., None], places: Array, size: int) -> None:
         places = np.broadcast_to(places, self.shape)
         thread, warp = (np.broadcast_to(one, self.shape) for one in (self.thread, self.warp))
-        active = self.alive if self.mask is None else self.mask
+        active = self.active()
         note(places[active], size, thread[active], warp[active], self.moment[active])
 
 

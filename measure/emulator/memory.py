@@ -30,7 +30,7 @@ class Memory:
 
     def checked(self, offsets: Array, size: int, mask: Array | None) -> Array:
         """Places in `bytes` of a window's `offsets`, `size` bytes at each; where nobody is active
-        (`mask`), of one that is there.
+        (`mask`, which has somebody), of one that is there.
 
         Raises:
             IllegalAddress: of an active thread, not there or not aligned.
@@ -44,14 +44,31 @@ class Memory:
     def write(self, places: Array, values: Array) -> None:
         _view(self.bytes, values.dtype)[places // values.dtype.itemsize] = values
 
-    def combine(self, places: Array, values: Array, how: Any) -> None:
-        """Each place with its values, one after another, by `how`, a function of NumPy's of two."""
-        how.at(_view(self.bytes, values.dtype), places // values.dtype.itemsize, values)
+    def combine(self, places: Array, values: Array, how: Any) -> Array:
+        """Each place with its values, one after another, by `how`, a function of NumPy's of two;
+        what each found there."""
+        view, index = _view(self.bytes, values.dtype), places // values.dtype.itemsize
+        before = view[index]
+        if len(np.unique(index)) == len(index):
+            view[index] = how(before, values)
+            return before
+        for number, (one, value) in enumerate(zip(index, values, strict=True)):
+            before[number] = view[one]
+            view[one] = how(view[one], value)
+        return before
 
 
 def _view(data: Any, dtype: Any) -> Any:
     size = np.dtype(dtype).itemsize
     return data[: len(data) // size * size].view(dtype)
+
+
+def _of_active(offsets: Array, mask: Array | None) -> Array:
+    """`offsets`, where nobody is active that of somebody who is."""
+    if mask is None:
+        return offsets
+    full = np.broadcast_to(offsets, mask.shape)
+    return np.where(mask, full, full[mask][0])
 
 
 def _aligned(offsets: Array, size: int, whose: str) -> None:
@@ -66,7 +83,7 @@ class Global(Memory):
         capacity: in bytes; the system gives it where it is first touched.
     """
 
-    def __init__(self, capacity: int = 8 << 30) -> None:
+    def __init__(self, capacity: int) -> None:
         self.bytes = np.zeros(capacity, np.uint8)
         self._starts: list[int] = []
         self._sizes: list[int] = []
@@ -117,8 +134,7 @@ class Global(Memory):
     def checked(self, offsets: Array, size: int, mask: Array | None) -> Array:
         if not self._starts:
             raise IllegalAddress("nothing was allocated")
-        if mask is not None:
-            offsets = np.where(mask, offsets, self._starts[0])
+        offsets = _of_active(offsets, mask)
         if not self._holds(int(offsets.min()), int(offsets.max()) + size):
             starts = np.asarray(self._starts)
             ends = starts + np.asarray(self._sizes)
@@ -153,8 +169,7 @@ class Blocks(Memory):
         self.watch = Watch(blocks * stride, grain)
 
     def checked(self, offsets: Array, size: int, mask: Array | None) -> Array:
-        if mask is not None:
-            offsets = np.where(mask, offsets, 0)
+        offsets = _of_active(offsets, mask)
         first, last = int(offsets.min()), int(offsets.max())
         if first < 0 or last + size > self._size:
             at = first if first < 0 else last
@@ -174,8 +189,7 @@ class Threads(Memory):
         self._first = order.reshape(blocks, threads)
 
     def checked(self, offsets: Array, size: int, mask: Array | None) -> Array:
-        if mask is not None:
-            offsets = np.where(mask, offsets, 0)
+        offsets = _of_active(offsets, mask)
         first, last = int(offsets.min()), int(offsets.max())
         if first < 0 or last + size > self._size:
             raise IllegalAddress(f"{size} bytes at {first} to {last} of {self._size} of a thread's")
@@ -213,7 +227,7 @@ class Watch:
         for part in self._parts(places, size):
             if self._written.unordered(part, thread, warp, moment):
                 raise Race("read of shared memory that another thread wrote without a barrier")
-            self._read.note(part, thread, warp, moment)
+            self._read.join(part, thread, warp, moment)
 
     def writes(self, places: Array, size: int, thread: Array, warp: Array, moment: Array) -> None:
         """
@@ -226,7 +240,7 @@ class Watch:
                     raise Race(
                         f"write to shared memory that another thread {did} without a barrier"
                     )
-            if self._written.note(part, thread, warp, moment):
+            if self._written.replace(part, thread, warp, moment):
                 raise Race("two threads write to one place of shared memory at once")
 
     def _parts(self, places: Array, size: int) -> list[Array]:
@@ -252,17 +266,25 @@ class _Last:
         ordered = (self._warp[part] == warp) & (together | (then != moment))
         return bool((at_once & ~ordered).any())
 
-    def note(self, part: Array, thread: Array, warp: Array, moment: Array) -> bool:
-        """Remember them; whether several were at one place at once."""
-        fresh = (self._moment[part] >> WARP_BITS) != (moment >> WARP_BITS)
+    def replace(self, part: Array, thread: Array, warp: Array, moment: Array) -> bool:
+        """Remember these alone; whether several were at one place at once."""
         several = False
         for held, now in ((self._thread, thread), (self._warp, warp)):
-            before = held[part]
-            value = np.where(fresh | (before == now), now, _SEVERAL)
-            held[part] = value
-            lost = held[part] != value
-            if lost.any():
-                several = True
-                held[part[lost]] = _SEVERAL
+            held[part] = now
+            several = several or bool((held[part] != now).any())
         self._moment[part] = moment
         return several
+
+    def join(self, part: Array, thread: Array, warp: Array, moment: Array) -> None:
+        """Remember these besides those that are not known to be over: of the same warp, those since
+        it met last; of others, those since their block did."""
+        then = self._moment[part]
+        over = (then >> WARP_BITS) != (moment >> WARP_BITS)
+        over = over | ((self._warp[part] == warp) & (then != moment))
+        for held, now in ((self._thread, thread), (self._warp, warp)):
+            before = held[part]
+            value = np.where(over | (before == now), now, _SEVERAL)
+            held[part] = value
+            lost = held[part] != value
+            held[part[lost]] = _SEVERAL
+        self._moment[part] = moment

@@ -40,12 +40,19 @@ def operation(parts: tuple[str, ...]) -> Operation:
         Unsupported: it is not known.
     """
     make = _KNOWN.get(parts[0])
-    if make is None:
+    real = _is_float(parts[-1])
+    if make is None or not _REFUSED.isdisjoint(parts) or (real and not _DIRECTED.isdisjoint(parts)):
         raise Unsupported(".".join(parts))
     try:
         return make(parts)
     except (KeyError, ValueError) as error:
         raise Unsupported(".".join(parts)) from error
+
+
+_REFUSED = {"relu", "cc", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16"}
+"""What changes the result and is not done here."""
+_DIRECTED = {"rz", "rm", "rp"}
+"""Roundings of floating-point numbers other than to the nearest."""
 
 
 def _is_float(kind: str) -> bool:
@@ -60,13 +67,20 @@ def _same(count: int, whole: Any, real: Any = None) -> Callable[[tuple[str, ...]
         function = real if _is_float(kind) and real is not None else whole
         if function is None:
             raise KeyError(kind)
+        if "sat" in parts:
+            if kind != "f32":
+                raise KeyError("sat")
+            return Operation((kind,) * count, kind, lambda *v: _saturated(function(*v)))
         if kind in ("f16", "bf16", "f16x2", "bf16x2"):
             return Operation((kind,) * count, kind, _through(kind, function))
-        if "sat" in parts and _is_float(kind):
-            return Operation((kind,) * count, kind, lambda *v: np.clip(function(*v), 0, 1))
         return Operation((kind,) * count, kind, function)
 
     return make
+
+
+def _saturated(value: Array) -> Array:
+    """Between 0 and 1; what is not a number is 0."""
+    return np.fmin(np.fmax(value, value.dtype.type(0)), value.dtype.type(1))
 
 
 def _through(kind: str, function: Any) -> Callable[..., Array]:
@@ -170,6 +184,15 @@ _COMPARED: dict[str, Callable[[Array, Array], Array]] = {
     "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
     "nan": lambda a, b: np.isnan(a) | np.isnan(b),
 }
+COMBINED: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+"""How several threads' values become one."""
 _JOINED: dict[str, Callable[[Array, Array], Array]] = {
     "and": np.logical_and,
     "or": np.logical_or,
@@ -228,35 +251,55 @@ def _conversion(parts: tuple[str, ...]) -> Operation:
             value = _ROUNDED[whole](value)
         if _is_float(to):
             if saturates:
-                value = np.clip(value, 0, 1)
+                value = _saturated(value)
             return packed(to, value.astype(np.float64 if to == "f64" else np.float32))
         dtype = DTYPES[to]
         if _is_float(of) or saturates:  # what does not fit becomes what is next to it
             limits = np.iinfo(dtype)
             wide = value.astype(np.float64) if _is_float(of) else value.astype(np.int64)
-            clipped = np.clip(np.nan_to_num(wide, nan=0.0), limits.min, limits.max)
-            return clipped.astype(np.int64 if limits.max < 2**63 else np.uint64).astype(dtype)
+            made = np.clip(np.nan_to_num(wide, nan=0.0), limits.min, limits.max).astype(dtype)
+            # In float64 the largest number of 64 bits is one too many.
+            return np.where(wide >= limits.max, dtype(limits.max), made)
         return value.astype(dtype)
 
     return Operation((of,), to, convert)
 
 
-def _bits_of(a: Array, start: Array, length: Array) -> Array:
-    wide, start = a.astype(np.int64) & np.int64(0xFFFFFFFF), start & np.uint32(0xFF)
-    length = np.minimum(length & np.uint32(0xFF), 32).astype(np.int64)
-    found = (wide >> start.astype(np.int64)) & ((np.int64(1) << length) - 1)
-    if a.dtype.kind == "i":
-        sign = (found >> np.maximum(length - 1, 0)) & 1
-        found = np.where(sign == 1, found - (np.int64(1) << length), found)
-    return found.astype(a.dtype)
+def _field(parts: tuple[str, ...]) -> Operation:
+    """bfe: some of its bits, signed by the last of them; bfi: some of its bits replaced."""
+    kind = parts[-1]
+    bits = 8 * SIZES[kind]
+    whole = UNSIGNED[SIZES[kind]]
 
+    def masked(start: Array, length: Array) -> tuple[Array, Array]:
+        start, length = (one & np.uint32(0xFF) for one in (start, length))
+        length = np.minimum(length, bits).astype(np.uint64)
+        ones = np.where(length >= 64, ~np.uint64(0), (np.uint64(1) << length) - np.uint64(1))
+        return start.astype(np.uint64), ones.astype(whole)
 
-def _with_bits(a: Array, b: Array, start: Array, length: Array) -> Array:
-    start = (start & np.uint32(0xFF)).astype(np.uint64)
-    length = np.minimum(length & np.uint32(0xFF), 32).astype(np.uint64)
-    mask = ((np.uint64(1) << length) - np.uint64(1)) << start
-    kept = b.astype(np.uint64) & ~mask
-    return (kept | ((a.astype(np.uint64) << start) & mask)).astype(a.dtype)
+    def shifted(value: Array, start: Array, left: bool) -> Array:
+        by = np.minimum(start, bits - 1).astype(whole)
+        return np.where(start < bits, value << by if left else value >> by, whole(0))
+
+    def extracted(a: Array, start: Array, length: Array) -> Array:
+        first, ones = masked(start, length)
+        value = a.view(whole)
+        found = shifted(value, first, left=False) & ones
+        if a.dtype.kind == "u":
+            return found
+        count = np.minimum(length & np.uint32(0xFF), bits)
+        last = np.minimum(first.astype(np.int64) + count.astype(np.int64) - 1, bits - 1)
+        sign = (value >> np.maximum(last, 0).astype(whole)) & whole(1)
+        return np.where((sign == 1) & (count > 0), found | ~ones, found).view(a.dtype)
+
+    def inserted(a: Array, b: Array, start: Array, length: Array) -> Array:
+        first, ones = masked(start, length)
+        where = shifted(ones, first, left=True)
+        return (b & ~where) | (shifted(a, first, left=True) & where)
+
+    if parts[0] == "bfe":
+        return Operation((kind, "u32", "u32"), kind, extracted)
+    return Operation((kind, kind, "u32", "u32"), kind, inserted)
 
 
 def _permuted(a: Array, b: Array, how: Array) -> Array:
@@ -323,9 +366,9 @@ def _counted(parts: tuple[str, ...]) -> Operation:
 
 
 def _reversed_bits(a: Array) -> Array:
-    made = np.zeros_like(a)
-    for position in range(32):
-        made = made | ((a >> np.uint32(position) & np.uint32(1)) << np.uint32(31 - position))
+    made, size, whole = np.zeros_like(a), 8 * a.dtype.itemsize, a.dtype.type
+    for position in range(size):
+        made = made | ((a >> whole(position) & whole(1)) << whole(size - 1 - position))
     return made
 
 
@@ -360,15 +403,15 @@ _KNOWN: dict[str, Callable[[tuple[str, ...]], Operation]] = {
     "setp": _comparison,
     "selp": _chosen,
     "cvt": _conversion,
-    "bfe": lambda p: Operation((p[-1], "u32", "u32"), p[-1], _bits_of),
-    "bfi": lambda p: Operation(("b32", "b32", "u32", "u32"), "b32", _with_bits),
+    "bfe": _field,
+    "bfi": _field,
     "prmt": lambda _: Operation(("b32", "b32", "b32"), "b32", _permuted),
     "lop3": lambda _: Operation(("b32", "b32", "b32", "b32"), "b32", _looked_up),
     "dp4a": _dot,
     "dp2a": _dot,
     "popc": _counted,
     "clz": _counted,
-    "brev": lambda _: Operation(("b32",), "b32", _reversed_bits),
+    "brev": lambda p: Operation((p[-1],), p[-1], _reversed_bits),
     "rcp": _same(1, None, lambda a: a.dtype.type(1) / a),
     "sqrt": _same(1, None, np.sqrt),
     "rsqrt": _same(1, None, lambda a: a.dtype.type(1) / np.sqrt(a)),

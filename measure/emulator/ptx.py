@@ -117,6 +117,8 @@ SIZES = {
 }
 """Bytes of a value of each type."""
 
+_SPACES = ("global", "shared", "local", "param", "const")
+
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\((.*?)\)([^{]*)\{", re.S)
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d+)\])?")
 _VARIABLE = re.compile(
@@ -310,3 +312,9 @@ def _split(text: str) -> list[str]:
             found.append(text[start:at])
             start = at + 1
     return [*found, text[start:]] if text.strip() else []
+
+
+def space_of(parts: tuple[str, ...]) -> str:
+    """The kind of memory that an instruction names, ``generic`` where its addresses tell."""
+    names = {part.split("::")[0] for part in parts}
+    return next((one for one in _SPACES if one in names), "generic").replace("const", "global")

@@ -7,6 +7,7 @@ through it, assembled and linked with what links kernels.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -45,8 +46,6 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     ),
 }
 TABLE = "tunefarm_table"
-_VERSIONED = {RUNTIME: RUNTIME}
-"""TVM asks for this library's functions by their version too."""
 _START = """\
 try:
     import tunefarm.measure
@@ -73,7 +72,9 @@ def environment(directory: Path, arch: str) -> dict[str, str]:
         UnsupportedTarget: there is no such architecture.
     """
     arch_of(parse_target(f"cuda:arch={arch}"))
-    libraries, start, ptx = (directory / name for name in ("lib", "start", "ptx"))
+    text = "".join(map(_assembled, FUNCTIONS))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]  # another version has other functions
+    libraries, start, ptx = (directory / name for name in (f"lib-{digest}", "start", "ptx"))
     for one in (libraries, start, ptx):
         one.mkdir(parents=True, exist_ok=True)
     for library in FUNCTIONS:
@@ -93,15 +94,19 @@ def _before(directory: Path, variable: str) -> str:
     return os.pathsep.join(filter(None, [str(directory), os.environ.get(variable, "")]))
 
 
+def _assembled(library: str) -> str:
+    return assembly(FUNCTIONS[library], platform.machine())
+
+
 def _make(directory: Path, library: str) -> None:
     stem = f".{library}-{os.getpid()}"
     source, made, script, shared = (
         directory / f"{stem}{suffix}" for suffix in (".s", ".o", ".map", ".so")
     )
-    source.write_text(assembly(FUNCTIONS[library], platform.machine()))
+    source.write_text(_assembled(library))
     linking = ["ld", "-shared", "-Bsymbolic", "-soname", library, "-o", str(shared), str(made)]
-    if library in _VERSIONED:
-        script.write_text(f"{_VERSIONED[library]} {{ global: *; }};\n")
+    if library == RUNTIME:  # TVM asks for its functions by their version, which is its name
+        script.write_text(f"{library} {{ global: *; }};\n")
         linking += ["--version-script", str(script)]
     try:
         for command in (["as", "-o", str(made), str(source)], linking):

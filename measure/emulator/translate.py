@@ -11,7 +11,7 @@ import numpy as np
 from tunefarm.measure.emulator import warps
 from tunefarm.measure.emulator.faults import Unsupported
 from tunefarm.measure.emulator.memory import LOCAL, SHARED
-from tunefarm.measure.emulator.operations import operation
+from tunefarm.measure.emulator.operations import COMBINED, operation
 from tunefarm.measure.emulator.ptx import (
     SIZES,
     Address,
@@ -23,9 +23,15 @@ from tunefarm.measure.emulator.ptx import (
     Register,
     Symbol,
     Vector,
+    space_of,
 )
 from tunefarm.measure.emulator.values import DTYPES, UNSIGNED, Array, literal, resized
 
+SPECIAL = {
+    *(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"),
+    *("%laneid", "%warpid", "WARP_SZ"),
+}
+"""Registers that a `machine.Run` knows."""
 Step = Callable[[Any], None]
 """Of a `machine.Run`."""
 Value = Callable[[Any], Array]
@@ -80,7 +86,7 @@ def translate(kernel: Kernel, constants: dict[str, int]) -> Code:
     for index, (start, end) in enumerate(zip(starts, [*starts[1:], len(code)], strict=True)):
         how = _ends(code[end - 1])
         inner = range(start, end - 1 if how else end)
-        steps = tuple((at, step) for at in inner for step in [make.step(code[at])] if step)
+        steps = tuple((at, step) for at in inner for step in [_step(make, code[at])] if step)
         target = -1
         if how == "branch":
             label = code[end - 1].operands[-1]
@@ -89,6 +95,13 @@ def translate(kernel: Kernel, constants: dict[str, int]) -> Code:
         blocks.append(Block(steps, how or "falls", end - 1, code[end - 1].guard, index + 1, target))
     blocks.append(Block((), "exit", max(len(code) - 1, 0), None, len(starts) + 1))
     return Code(kernel, tuple(blocks), shared_size, local_size, _grain(code))
+
+
+def _step(make: _Translator, instruction: Instruction) -> Step | None:
+    try:
+        return make.step(instruction)
+    except (KeyError, ValueError, IndexError, AssertionError) as error:
+        raise Unsupported(instruction.text) from error
 
 
 def _laid_out(variables: list[Any], window: int) -> tuple[dict[str, int], int]:
@@ -107,7 +120,8 @@ def _ends(instruction: Instruction) -> str:
     if name in ("ret", "exit"):
         return "exit"
     if name in ("bar", "barrier") and instruction.parts[1] != "warp":
-        if instruction.parts[1:2] not in (("sync",), ("cta",)) or len(instruction.operands) != 1:
+        known = instruction.parts[1:2] in (("sync",), ("cta",)) and len(instruction.operands) == 1
+        if not known or instruction.guard is not None:
             raise Unsupported(instruction.text)
         return "barrier"
     return ""
@@ -121,37 +135,22 @@ def _grain(code: list[Instruction]) -> int:
             *one.parts
         }:
             found.append(SIZES.get(one.parts[-1], 4))
-        if one.parts[0] in ("wmma", "ldmatrix", "stmatrix"):
+        if one.parts[0] in ("wmma", "ldmatrix"):
             found.append(min((SIZES[p] for p in one.parts if p in SIZES), default=2))
     return min(found)
 
 
-_SPACES = ("global", "shared", "local", "param", "const")
 _NOTHING = {
     *("membar", "fence", "prefetch", "prefetchu", "discard", "applypriority", "nanosleep"),
     *("pmevent", "griddepcontrol", "setmaxnreg"),
 }
 """Instructions that change nothing that can be seen here: all is done in order."""
-_COMBINED: dict[str, Any] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-
-
-def _space(parts: tuple[str, ...]) -> str:
-    names = {part.split("::")[0] for part in parts}
-    return next((one for one in _SPACES if one in names), "generic").replace("const", "global")
 
 
 class _Translator:
     def __init__(self, kernel: Kernel, symbols: dict[str, int]) -> None:
         self._kernel = kernel
         self._symbols = symbols
-        self._parameters = {name for name, _ in kernel.parameters}
 
     def step(self, instruction: Instruction) -> Step | None:
         """None for what does nothing."""
@@ -206,6 +205,8 @@ class _Translator:
         if name.startswith("%") or name == "WARP_SZ":
             if name in ("%clock", "%clock64", "%globaltimer"):
                 return lambda run: np.zeros(1, dtype)[0]
+            if name not in SPECIAL:
+                raise Unsupported(name)
             return lambda run: resized(run.special[name], dtype)
         raise Unsupported(f"the name {name}")
 
@@ -245,6 +246,8 @@ class _Translator:
         values = [self.value(o, kind) for o, kind in zip(given, what.takes, strict=True)]
         compute = what.compute
         if isinstance(target, Pair):  # a comparison, and its contrary
+            if len(values) > 2:
+                raise Unsupported(instruction.text)
             one, other = self.put(target.first, "pred"), self.put(target.second, "pred")
 
             def both(run: Any) -> None:
@@ -303,7 +306,7 @@ class _Translator:
         are the same."""
         target, source = instruction.operands
         put, value = self.put(target, "b64"), self.value(source, "b64")
-        start = {"shared": SHARED, "local": LOCAL}.get(_space(instruction.parts), 0)
+        start = {"shared": SHARED, "local": LOCAL}.get(space_of(instruction.parts), 0)
         if not start:
             return lambda run: put(run, value(run))
         if "to" in instruction.parts:
@@ -314,7 +317,7 @@ class _Translator:
 
     def _ld(self, instruction: Instruction) -> Step:
         target, source = instruction.operands
-        kind, space = instruction.parts[-1], _space(instruction.parts)
+        kind, space = instruction.parts[-1], space_of(instruction.parts)
         targets = target.parts if isinstance(target, Vector) else (target,)
         puts = [self.put(one, kind) for one in targets]
         dtype, size = DTYPES[kind], SIZES[kind] * len(puts)
@@ -343,7 +346,7 @@ class _Translator:
 
     def _st(self, instruction: Instruction) -> Step:
         target, source = instruction.operands
-        kind, space = instruction.parts[-1], _space(instruction.parts)
+        kind, space = instruction.parts[-1], space_of(instruction.parts)
         sources = source.parts if isinstance(source, Vector) else (source,)
         values = [self.value(one, kind) for one in sources]
         address = self.address(target)
@@ -360,8 +363,8 @@ class _Translator:
     def _combined(
         self, instruction: Instruction, put: Any, place: Operand, source: Operand
     ) -> Step:
-        kind, space = instruction.parts[-1], _space(instruction.parts)
-        how = next((_COMBINED[p] for p in instruction.parts if p in _COMBINED), None)
+        kind, space = instruction.parts[-1], space_of(instruction.parts)
+        how = next((COMBINED[p] for p in instruction.parts if p in COMBINED), None)
         if how is None or kind in ("f16", "bf16", "f16x2", "bf16x2"):
             raise Unsupported(instruction.text)
         address, value = self.address(place), self.value(source, kind)
@@ -384,9 +387,17 @@ class _Translator:
         place, source, size, *rest = instruction.operands
         assert isinstance(size, Literal)
         bytes_ = int(size.text)
+        if rest and (len(rest) > 1 or not self._is_size(rest[0])):
+            raise Unsupported(instruction.text)
         given = self.value(rest[0] if rest else size, "u32")
         target, of = self.address(place), self.address(source)
         return lambda run: run.copies.ask(target(run), of(run), bytes_, given(run))
+
+    def _is_size(self, operand: Operand) -> bool:
+        """And no policy of a cache, nor a predicate."""
+        if isinstance(operand, Register):
+            return SIZES[self._kernel.registers[operand.number]] == 4
+        return isinstance(operand, Literal)
 
     # ------------------------------------------------------------------------------- warps
 

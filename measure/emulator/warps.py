@@ -12,14 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.measure.emulator.faults import EmulatorError, Unsupported
+from tunefarm.measure.emulator.faults import EmulatorError, IllegalAddress, Unsupported
 from tunefarm.measure.emulator.memory import ALL_OF_A_WARP
-from tunefarm.measure.emulator.ptx import SIZES, Instruction, Operand, Pair, Vector
+from tunefarm.measure.emulator.operations import COMBINED
+from tunefarm.measure.emulator.ptx import SIZES, Instruction, Operand, Pair, Vector, space_of
 from tunefarm.measure.emulator.values import UNSIGNED, Array, to_half, unpacked
 
 Step = Callable[[Any], None]
 WARP = 32
 _LANE = np.arange(WARP)
+ALIGNED = 16
+"""Bytes, of which where matrices begin, and from line to line, are multiples."""
+UNKNOWN = 0xFFFFFFFF
 
 
 def _parts(operand: Operand) -> tuple[Operand, ...]:
@@ -58,7 +62,7 @@ def _activemask(translator: Any, instruction: Instruction) -> Step:
 
 
 def _ballot(run: Any, said: Array) -> Array:
-    active = run.active() & run.alive & said
+    active = run.active() & said
     return (by_warp(run, active) * (np.uint64(1) << _LANE.astype(np.uint64))).sum(-1)
 
 
@@ -106,11 +110,13 @@ def _shfl(translator: Any, instruction: Instruction) -> Step:
         else:
             wanted = (_LANE & segment) | (distance & ~segment)
             inside = wanted <= top
-        found = np.take_along_axis(lanes, np.where(inside, wanted, _LANE), -1)
-        put(run, found.reshape(run.shape))
+        of = np.where(inside, wanted, _LANE) & (WARP - 1)
+        found = np.take_along_axis(lanes, of, -1)
+        # Of a thread that is not there nobody knows what comes.
+        there = np.take_along_axis(by_warp(run, run.active()), of, -1)
+        put(run, np.where(there, found, np.uint32(UNKNOWN)).reshape(run.shape))
         if told is not None:
             told(run, np.broadcast_to(inside, lanes.shape).reshape(run.shape))
-        run.warps_met()
 
     return step
 
@@ -119,20 +125,12 @@ def _redux(translator: Any, instruction: Instruction) -> Step:
     target, source, _ = instruction.operands
     kind, how = instruction.parts[-1], instruction.parts[2]
     put, value = translator.put(target, kind), translator.value(source, kind)
-    combine: Any = {
-        "add": np.add,
-        "min": np.minimum,
-        "max": np.maximum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-    }[how]
+    combine = COMBINED[how]
 
     def step(run: Any) -> None:
         together(run)
-        made = combine.reduce(by_warp(run, value(run)), -1)
-        put(run, np.repeat(made, WARP, -1))
-        run.warps_met()
+        lanes = by_warp(run, value(run))
+        put(run, np.repeat(combine.reduce(lanes, -1, dtype=lanes.dtype), WARP, -1))
 
     return step
 
@@ -172,6 +170,11 @@ def _wmma_places(
         if (start != start[..., :1]).any() and run.mask is None:
             raise EmulatorError("the threads of a warp name different matrices")
         step = by_warp(run, leading(run))[..., :1, None].astype(np.int64)
+        here = together(run)
+        for name, number in (("begins", start[..., 0]), ("lines lie", step[..., 0, 0] * size)):
+            wrong = number.astype(np.int64) % ALIGNED != 0
+            if (wrong if here is None else wrong & here).any():
+                raise IllegalAddress(f"a matrix {name} at no multiple of {ALIGNED}")
         offset = row * step + column if by_rows else row + column * step
         return start[..., :1, None].astype(np.int64) + offset * size
 
@@ -181,8 +184,8 @@ def _wmma_places(
 def _access(run: Any, space: str, address: Array, size: int, writes: bool) -> tuple[Any, Array]:
     """Memory and places of elements by (block, warp, row, column); race-checked by warp."""
     here = together(run)
-    memory, offsets = run.window(space, address)
-    mask = None if here is None else np.broadcast_to(here[..., None, None], offsets.shape)
+    mask = None if here is None else np.broadcast_to(here[..., None, None], address.shape)
+    memory, offsets = run.window(space, address, mask)
     places = np.broadcast_to(memory.checked(offsets, size, mask), offsets.shape)
     if memory is run.shared and run.watches:
         warp = np.broadcast_to(np.arange(offsets.shape[1])[None, :, None, None], offsets.shape)
@@ -195,18 +198,12 @@ def _access(run: Any, space: str, address: Array, size: int, writes: bool) -> tu
     return memory, places
 
 
-def _space(parts: tuple[str, ...]) -> str:
-    return next(
-        (p.split("::")[0] for p in parts if p.split("::")[0] in ("global", "shared")), "generic"
-    )
-
-
 def _wmma_load(translator: Any, instruction: Instruction) -> Step:
     target, place, stride = instruction.operands
     parts = instruction.parts
     m, n, k = _shape(parts)
     rows, columns = {"a": (m, k), "b": (k, n), "c": (m, n)}[parts[2]]
-    kind, space = parts[-1], _space(parts)
+    kind, space = parts[-1], space_of(parts)
     places = _wmma_places(translator, instruction, place, stride, rows, columns)
     put = _fragment_put(translator, target, kind)
 
@@ -221,7 +218,7 @@ def _wmma_store(translator: Any, instruction: Instruction) -> Step:
     place, source, stride = instruction.operands
     parts = instruction.parts
     m, n, _ = _shape(parts)
-    kind, space = parts[-1], _space(parts)
+    kind, space = parts[-1], space_of(parts)
     places = _wmma_places(translator, instruction, place, stride, m, n)
     fragment = _fragment(translator, source, kind, m, n)
 
@@ -387,6 +384,10 @@ def _ldmatrix(translator: Any, instruction: Instruction) -> Step:
 
     def step(run: Any) -> None:
         rows = by_warp(run, address(run))[..., : 8 * len(puts), None].astype(np.int64)
+        here = together(run)
+        wrong = rows % ALIGNED != 0
+        if (wrong if here is None else wrong & here[..., None, None]).any():
+            raise IllegalAddress(f"rows of a matrix begin at no multiple of {ALIGNED}")
         memory, at = _access(run, "shared", rows + 2 * np.arange(8), 2, writes=False)
         halves = memory.read(at, np.uint16).reshape(run.blocks, -1, len(puts), 8, 8)
         if turned:

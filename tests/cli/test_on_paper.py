@@ -1,19 +1,22 @@
-"""A whole job for a GPU, on a GPU of paper: built, measured, checked, packaged and run again; what
-it computes counts, how fast does not."""
+"""Whole jobs for a GPU, on a GPU of paper: what is computed counts, how fast does not."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from tests.cuda import needs_compiler
-from tests.models import cnn
+from tests.models import cnn, single_matmul
 from tunefarm.home import Home
 
+pytestmark = pytest.mark.tvm  # and not alone: nothing here is judged by its time
 RUN = [sys.executable, "-m", "tunefarm.measure.emulator"]
 
 
@@ -41,34 +44,41 @@ def test_what_it_cannot_run_it_says(home: Home, arguments, code: int, words: str
     assert words in done.stderr
 
 
-@pytest.mark.ray
-@needs_compiler
-def test_a_whole_job(home: Home, tmp_path: Path) -> None:
-    import json
-
-    model = cnn(tmp_path / "cnn.onnx", size=8)
-    done = on_paper(
-        *("submit", model, "--targets", "cuda", "--trials", "6", "--json"),
-    )
+def submitted(*arguments: object) -> dict[str, Any]:
+    done = on_paper("submit", *arguments, "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    row = json.loads(done.stdout)["targets"]["cuda"]
+    (row,) = json.loads(done.stdout)["targets"].values()
     assert row["verdict"] == "UNMEASURED"
     assert row["speedup"] is None
+    return row
+
+
+@needs_compiler
+def test_a_job_is_measured_and_its_times_are_no_evidence(home: Home, tmp_path: Path) -> None:
+    row = submitted(single_matmul(tmp_path / "m.onnx", 32), "--targets", "cuda", "--trials", "4")
+    assert row["candidates"] == 4
+    assert not {"crash", "wrong_result"} & set(row["failures"]), row["failures"]
     assert row["parity"]["passed"]
-    assert row["candidates"] == 6
-    assert "wrong_result" not in row["failures"], row["failures"]
-    assert "crash" not in row["failures"], row["failures"]
+    assert on_paper("artifacts", "pull", "m").returncode != 0, "nobody is to deploy it"
+
+
+@needs_compiler
+def test_a_network_that_was_built_without_a_device_computes_what_it_is_to(
+    home: Home, tmp_path: Path
+) -> None:
+    model = cnn(tmp_path / "cnn.onnx", size=8)
+    row = submitted(
+        model, "--targets", "cuda:arch=sm_86", "--no-device", "build"
+    )  # the GPU's older
+    assert row["parity"]["passed"] is None
     inputs, outputs = tmp_path / "x.npz", tmp_path / "y.npz"
     np.savez(inputs, x=np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype("f4"))
-    ran = on_paper("artifacts", "run", row["artifact"], "--inputs", inputs, "--outputs", outputs)
+    run = ("artifacts", "run", row["artifact"], "--inputs", inputs, "--outputs", outputs)
+    ran = on_paper(*run, arch="sm_86")
     assert ran.returncode == 0, ran.stderr[-3000:]
-    import onnxruntime
-
     session = onnxruntime.InferenceSession(model)
     (expected,) = session.run(None, {"x": np.load(inputs)["x"]})
     np.testing.assert_allclose(np.load(outputs)["y"], expected, rtol=1e-4, atol=1e-6)
-    elsewhere = on_paper("artifacts", "run", row["artifact"], "--inputs", inputs, arch="sm_90")
+    elsewhere = on_paper(*run, arch="sm_90")
     assert elsewhere.returncode == 6
     assert "sm_90" in elsewhere.stderr
-    pulled = on_paper("artifacts", "pull", "cnn")
-    assert pulled.returncode != 0, "nobody deploys what no GPU has run"

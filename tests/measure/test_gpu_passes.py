@@ -59,9 +59,10 @@ def test_a_vector_that_is_computed_with_has_a_name_of_its_own() -> None:
     assert names == ["vector_0", "vector_1", "vector_2"]
 
 
-def copied(vector: int, turned: bool, beyond: int) -> str:
-    """A tile is copied to shared memory a step ahead, by vectors along its rows: with `turned`
-    these are columns of where it comes from, and there are `beyond` more of its columns there."""
+def copied(vector: int, turned: bool, beyond: int, across: bool = False) -> str:
+    """A tile is copied to shared memory a step ahead, by vectors along its rows, or `across` them:
+    with `turned` rows are columns of where it comes from, and there are `beyond` more of its
+    columns there."""
     from tvm import te
 
     rows, columns = 32, 64
@@ -80,7 +81,11 @@ def copied(vector: int, turned: bool, beyond: int) -> str:
         threads = schedule.fuse(inner, column)
         _, thread = schedule.split(threads, [None, 32])
         schedule.bind(thread, "threadIdx.x")
-        fused = schedule.fuse(*schedule.get_loops(of("held"))[2:])
+        loops = schedule.get_loops(of("held"))[2:]
+        if across:
+            schedule.reorder(*reversed(loops))
+            loops = list(reversed(loops))
+        fused = schedule.fuse(*loops)
         _, thread, vectors = schedule.split(fused, [None, 32, vector])
         schedule.bind(thread, "threadIdx.x")
         schedule.vectorize(vectors)
@@ -110,3 +115,7 @@ def test_only_what_lies_together_is_copied_as_a_whole(
     code = copied(vector, turned, beyond)
     found = {int(size) for size in re.findall(r"ptx_cp_async_legacy_c[ag]_(\d+)_\w+\(", code)}
     assert found == ({at_once} if at_once else set())
+
+
+def test_what_is_to_lie_apart_is_not_copied_as_a_whole_either() -> None:
+    assert not re.search(r"ptx_cp_async_legacy_c[ag]_\d+_\w+\(", copied(8, True, 0, across=True))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ptx import PLACES, Gpu, module
-from tunefarm.measure.emulator import IllegalAddress, NeverEnds, Race, Unsupported
+from tunefarm.measure.emulator.faults import IllegalAddress, NeverEnds, Race, Unsupported
 from tunefarm.measure.emulator.machine import Machine
 
 COUNTED = np.arange(256, dtype=np.int32)
@@ -206,7 +206,7 @@ def test_what_another_thread_waited_for_is_no_more_there_than_what_it_wrote() ->
 
 
 def test_memory_that_is_given_back_is_nobodys() -> None:
-    memory = Machine().memory
+    memory = Machine(memory_bytes=1 << 20).memory
     first, second = memory.allocate(1000), memory.allocate(10)
     assert (memory.span(first, 1000) == 0xFF).all()
     with pytest.raises(IllegalAddress):
@@ -222,7 +222,7 @@ def test_memory_that_is_given_back_is_nobodys() -> None:
 
 def test_memory_ends() -> None:
     with pytest.raises(MemoryError):
-        Machine().memory.allocate(1 << 40)
+        Machine(memory_bytes=1 << 20).memory.allocate(1 << 40)
 
 
 def test_labels_of_inline_assembly_are_its_own() -> None:
@@ -257,6 +257,81 @@ def test_variables_of_a_module_hold_what_it_says() -> None:
 
 
 def test_threads_add_up_one_after_another() -> None:
-    code = module(PLACES + "ld.global.u32 %r4, [%rd3]; atom.global.add.u32 %r5, [%rd1], %r4;")
-    made = Gpu().mapped(code, np.ones(256, np.int32))
-    assert made[0] == 256
+    """And each finds what those before it have left."""
+    gpu, count = Gpu(), np.zeros(1, np.int32)
+    counter, found = gpu.put(count), gpu.put(COUNTED)
+    code = module(PLACES + "atom.global.add.u32 %r5, [%rd0], 1; st.global.u32 [%rd4], %r5;")
+    gpu.run(code, 4, 64, counter, found)
+    assert gpu.get(counter, count)[0] == 256
+    assert sorted(gpu.get(found, COUNTED)) == list(range(256))
+
+
+def test_who_is_not_there_asks_for_nothing() -> None:
+    """Whatever lies lowest in memory is shorter than what the others read."""
+    gpu, given = Gpu(), np.arange(16, dtype=np.int32)
+    gpu.put(np.zeros(2, np.uint8))
+    source, target = gpu.put(given), gpu.put(np.zeros_like(given))
+    code = module(
+        PLACES
+        + """
+    setp.lt.u32 %p1, %r0, 4;
+    mul.wide.s32 %rd2, %r0, 16;
+    add.s64 %rd3, %rd0, %rd2;
+    add.s64 %rd4, %rd1, %rd2;
+    @%p1 ld.global.v4.u32 {%r4, %r5, %r6, %r7}, [%rd3];
+    @%p1 st.global.v4.u32 [%rd4], {%r4, %r5, %r6, %r7};
+"""
+    )
+    gpu.run(code, 1, 32, source, target)
+    assert (gpu.get(target, given) == given).all()
+
+
+OWN = PLACES + "mov.u32 %r6, s; shl.b32 %r7, %r0, 2; add.s32 %r8, %r6, %r7;"
+
+
+@pytest.mark.parametrize(
+    ("body", "races"),
+    [
+        # A neighbour reads, the warp meets, each reads and writes its own.
+        (
+            "xor.b32 %r9, %r8, 4; ld.shared.u32 %r4, [%r9]; bar.warp.sync -1;"
+            "ld.shared.u32 %r5, [%r8]; st.shared.u32 [%r8], %r5;",
+            False,
+        ),
+        # Each writes its own, the warp meets, some write to one place.
+        (
+            "st.shared.u32 [%r8], %r0; bar.warp.sync -1;"
+            "setp.lt.u32 %p1, %r0, 8; @%p1 st.shared.u32 [%r6], %r0;",
+            True,
+        ),
+        # Handing values over is no meeting: nothing is said of memory.
+        (
+            "st.shared.u32 [%r8], %r0; shfl.sync.bfly.b32 %r4, %r0, 1, 31, -1;"
+            "xor.b32 %r9, %r8, 64; ld.shared.u32 %r5, [%r9];",
+            True,
+        ),
+    ],
+)
+def test_threads_of_a_warp_race_as_any(body: str, races: bool) -> None:
+    code, gpu = module(OWN + body, shared=SHARED), Gpu()
+    places = gpu.put(COUNTED), gpu.put(COUNTED)
+    if races:
+        with pytest.raises(Race):
+            gpu.run(code, 1, 32, *places)
+    else:
+        gpu.run(code, 1, 32, *places)
+
+
+def test_a_module_that_is_unloaded_leaves_nothing() -> None:
+    gpu = Gpu(memory_bytes=1 << 16)
+    for number in range(40):  # of 4 kB each
+        content = ",".join([str(number)] * 1024)
+        code = module(
+            PLACES + "ld.const.u32 %r5, [table]; st.global.u32 [%rd0], %r5;",
+            shared=f".const .align 4 .u32 table[1024] = {{{content}}};",
+        )
+        source = gpu.put(COUNTED)
+        gpu.run(code, 1, 32, source, source)
+        assert gpu.get(source, COUNTED)[0] == number
+        gpu.machine.unload(code)
+        gpu.machine.memory.free(source)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunefarm.measure.emulator.faults import Unsupported
 from tunefarm.measure.emulator.operations import operation
 from tunefarm.measure.emulator.values import DTYPES, from_bfloat, literal, to_bfloat
 
@@ -73,6 +74,12 @@ def test_shifts_beyond_the_width_leave_nothing(a: int, b: int, by: int) -> None:
 def test_fields_of_bits(a: int, b: int, start: int, length: int) -> None:
     mask = (2**length - 1) << start
     assert made("bfe.u32", a, start, length) == (a & mask) >> start
+    picked = (a & mask) >> start
+    last = min(start + length - 1, 31)
+    if length and a >> last & 1:
+        picked |= 2**32 - (1 << length)
+    assert made("bfe.s32", signed(a), start, length) == signed(picked % 2**32)
+    assert made("bfe.u64", a << 32, start + 32, length) == (a & mask) >> start
     assert made("bfi.b32", a, b, start, length) == ((b & ~mask) | ((a << start) & mask)) % 2**32
 
 
@@ -139,6 +146,9 @@ def test_comparisons(name: str, a: float, b: float, expected: bool) -> None:
         ("cvt.sat.s8.s32", 200, 127),
         ("cvt.rn.f32.s32", -7, -7.0),
         ("cvt.sat.f32.f32", 1.5, 1.0),
+        ("cvt.sat.f32.f32", math.nan, 0.0),
+        ("cvt.rzi.s64.f32", 1e30, 2**63 - 1),
+        ("cvt.rzi.u64.f32", 1e30, 2**64 - 1),
     ],
 )
 def test_conversions(name: str, value: float, expected: float) -> None:
@@ -159,6 +169,22 @@ def test_halves_are_computed_in_single_precision_and_rounded_once(a: float, b: f
     what = operation(("add", "f16"))
     made_ = what.compute(x.view(np.uint16), y.view(np.uint16)).view(np.float16)
     assert made_ == x + y
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fma.rn.relu.f16",
+        "add.cc.u32",
+        "add.rz.f32",
+        "add.sat.s32",
+        "prmt.b32.f4e",
+        "cvt.rz.f16.f32",
+    ],
+)
+def test_what_would_change_the_result_is_refused(name: str) -> None:
+    with pytest.raises(Unsupported):
+        operation(tuple(name.split(".")))
 
 
 def test_literals() -> None:

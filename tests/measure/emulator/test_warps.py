@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.ptx import PLACES, Gpu, module
-from tunefarm.measure.emulator import EmulatorError
+from tunefarm.measure.emulator.faults import EmulatorError, IllegalAddress
 from tunefarm.measure.emulator.warps import mma_places, sum_places
 
 COUNTED = np.arange(128, dtype=np.int32)
@@ -49,6 +49,14 @@ def test_votes() -> None:
 def test_sums_of_a_warp() -> None:
     code = module(LOAD + "redux.sync.add.s32 %r5, %r4, -1; st.global.u32 [%rd4], %r5;")
     assert (Gpu().mapped(code, COUNTED).reshape(4, 32)[:, 0] == COUNTED.reshape(4, 32).sum(1)).all()
+    whole = module(LOAD + "redux.sync.max.u32 %r5, %r4, -1; st.global.u32 [%rd4], %r5;")
+    assert (Gpu().mapped(whole, COUNTED) == COUNTED // 32 * 32 + 31).all()
+
+
+def test_what_comes_from_a_thread_that_is_not_there_is_nothing_to_count_on() -> None:
+    code = module(LOAD + "shfl.sync.down.b32 %r5, %r4, 8, 31, -1; st.global.u32 [%rd4], %r5;")
+    made = Gpu().mapped(code, np.arange(16, dtype=np.int32), 16)
+    assert made.tolist() == [*range(8, 16), *[-1] * 8]
 
 
 @pytest.mark.parametrize(("each", "depth"), [(1, 8), (2, 8), (2, 16), (4, 32)])
@@ -67,6 +75,9 @@ def test_a_fragment_lies_where_nvidia_says() -> None:
     row, column = mma_places(16, 16, 2)
     assert row[5].tolist() == [[1, 1], [9, 9], [1, 1], [9, 9]]
     assert column[5].tolist() == [[2, 3], [2, 3], [10, 11], [10, 11]]
+    row, column = sum_places()
+    assert row[5].tolist() == [1, 1, 9, 9]
+    assert column[5].tolist() == [2, 3, 2, 3]
     row, column = mma_places(8, 16, 2)
     assert row[5].tolist() == [[1, 1], [1, 1]]
     assert column[5].tolist() == [[2, 3], [10, 11]]
@@ -134,6 +145,16 @@ def test_what_a_warp_does_together_is_not_for_half_of_it() -> None:
     )
     gpu = Gpu()
     with pytest.raises(EmulatorError, match="only some threads of a warp"):
+        gpu.run(code, 1, 32, gpu.put(halves(4, 8, 8)), gpu.put(np.zeros(256, np.int32)))
+
+
+def test_rows_of_a_matrix_begin_at_multiples_of_sixteen_bytes() -> None:
+    code = module(
+        PLACES + MATRICES + "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r10}, [%r9+2];",
+        shared=".shared .align 16 .b8 s[1024];",
+    )
+    gpu = Gpu()
+    with pytest.raises(IllegalAddress, match="multiple of 16"):
         gpu.run(code, 1, 32, gpu.put(halves(4, 8, 8)), gpu.put(np.zeros(256, np.int32)))
 
 
