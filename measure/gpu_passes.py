@@ -23,43 +23,52 @@ _ASYNCHRONOUS = "software_pipeline_async_stages"
 
 
 def copied_apart(function: Any) -> Any:
-    """`function` with what no vector is for copied in parts.
+    """`function` with what cannot be copied asynchronously as a whole copied in parts.
 
-    TVM takes an asynchronously copied vector's first element for its address and copies as many
-    bytes from there (``cp.async``), also where the others lie elsewhere, as those of a transposed
-    operand do, and where the address is no multiple of the vector's size. What is copied in other
-    ways it takes apart itself, by vectors of addresses, for some of which it writes no CUDA that
-    compiles. So what lies elsewhere is copied element by element, and what begins at odd places in
-    shorter vectors; where not even two elements of an asynchronous copy lie together, without being
-    asynchronous, for TVM takes a loop over single elements for another kind of copy.
+    TVM takes a vector's first element for its address and copies as many bytes from there and to
+    there (``cp.async``), also where the others lie elsewhere, as those of a transposed operand do,
+    and where the address is no multiple of the vector's size. So what lies elsewhere is copied
+    element by element, and what begins at odd places in shorter vectors; where not even two
+    elements lie together, without being asynchronous, for TVM takes a loop over single elements
+    for another kind of copy. What is copied in other ways TVM takes apart itself.
     """
     loops: list[Any] = []
     structural_walk(function.body, (tirx.For, loops.append))
     analyzer = Analyzer()
     for loop in loops:
         analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent), True)
-    single: list[Any] = []
 
-    def apart(loop: Any) -> Any:
-        if _ASYNCHRONOUS in loop.annotations:
-            inner: list[Any] = []
-            structural_walk(loop.body, (tirx.For, lambda one: inner.append(one.loop_var)))
-            if any(one.same_as(other) for one in inner for other in single):
-                return without_note(loop, _ASYNCHRONOUS, loop.body)
-        if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
-            return loop
-        lanes, together = int(loop.extent), _together(loop, analyzer)
-        if together == 1 < lanes:
-            single.append(loop.loop_var)
-        if together in (None, 1):
-            return _serial(loop)
-        return loop if together == lanes else _in_vectors(loop, together)
+    def pipelined(outer: Any) -> Any:
+        if _ASYNCHRONOUS not in outer.annotations:
+            return outer
+        single = False
 
-    return function.with_body(structural_map(function.body, (tirx.For, apart)))
+        def apart(loop: Any) -> Any:
+            nonlocal single
+            if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
+                return loop
+            lanes, together = int(loop.extent), _together(loop, analyzer)
+            single = single or together == 1 < lanes
+            if together in (None, 1):
+                return _with(loop, loop.body, tirx.ForKind.SERIAL)
+            return loop if together == lanes else _in_vectors(loop, together)
+
+        body = structural_map(outer.body, (tirx.For, apart))
+        return without_note(outer, _ASYNCHRONOUS, body) if single else _with(outer, body)
+
+    return function.with_body(structural_map(function.body, (tirx.For, pipelined)))
 
 
-def _serial(loop: Any) -> Any:
-    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+def _with(loop: Any, body: Any, kind: Any = None) -> Any:
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind if kind is None else kind,
+        body,
+        loop.thread_binding,
+        loop.annotations,
+    )
 
 
 def _in_vectors(loop: Any, lanes: int) -> Any:
