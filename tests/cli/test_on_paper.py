@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 
 from tests.cuda import needs_compiler
-from tests.models import cnn, single_matmul
+from tests.models import cnn
+from tests.on_paper import RUN, on_paper, submitted
 from tunefarm.home import Home
 
 pytestmark = pytest.mark.tvm  # and not alone: nothing here is judged by its time
-RUN = [sys.executable, "-m", "tunefarm.measure.emulator"]
-
-
-def on_paper(*command: object, arch: str = "sm_80") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*RUN, "--arch", arch, sys.executable, "-m", "tunefarm", *map(str, command)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
 
 
 @pytest.mark.parametrize(
@@ -42,24 +29,6 @@ def test_what_it_cannot_run_it_says(home: Home, arguments, code: int, words: str
     done = subprocess.run([*RUN, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert words in done.stderr
-
-
-def submitted(*arguments: object) -> dict[str, Any]:
-    done = on_paper("submit", *arguments, "--json")
-    assert done.returncode == 0, done.stderr[-3000:]
-    (row,) = json.loads(done.stdout)["targets"].values()
-    assert row["verdict"] == "UNMEASURED"
-    assert row["speedup"] is None
-    return row
-
-
-@needs_compiler
-def test_a_job_is_measured_and_its_times_are_no_evidence(home: Home, tmp_path: Path) -> None:
-    row = submitted(single_matmul(tmp_path / "m.onnx", 32), "--targets", "cuda", "--trials", "4")
-    assert row["candidates"] == 4
-    assert not {"crash", "wrong_result"} & set(row["failures"]), row["failures"]
-    assert row["parity"]["passed"]
-    assert on_paper("artifacts", "pull", "m").returncode != 0, "nobody is to deploy it"
 
 
 @needs_compiler
