@@ -63,14 +63,14 @@ def convolution(dtype: str) -> list[Any]:
     return [image, taps, rounded(topi.nn.conv2d_nhwc(image, taps, 1, 1, 1, sums(dtype)), dtype)]
 
 
-def softmax(dtype: str) -> list[Any]:
-    x = te.placeholder((4096, 1024), dtype, "x")
+def softmax(dtype: str, rows: int = 4096, columns: int = 1024) -> list[Any]:
+    x = te.placeholder((rows, columns), dtype, "x")
     return [x, rounded(topi.nn.softmax(topi.cast(x, "float32"), axis=1), dtype)]
 
 
-def layer_norm(dtype: str) -> list[Any]:
-    x = te.placeholder((4096, 1024), dtype, "x")
-    scale, shift = (te.placeholder((1024,), dtype, n) for n in ("g", "b"))
+def layer_norm(dtype: str, rows: int = 4096, columns: int = 1024) -> list[Any]:
+    x = te.placeholder((rows, columns), dtype, "x")
+    scale, shift = (te.placeholder((columns,), dtype, n) for n in ("g", "b"))
     wide = [topi.cast(one, "float32") for one in (x, scale, shift)]
     return [x, scale, shift, rounded(topi.nn.layer_norm(*wide, [1], 1e-5), dtype)]
 

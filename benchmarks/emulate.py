@@ -20,11 +20,12 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tvm
-from crossbuild import rounded, schedules, sums, workload_of
+from crossbuild import layer_norm, rounded, schedules, softmax, sums, workload_of
 from tvm import te, topi
 
 from tunefarm.devices.gpu import completed
@@ -57,18 +58,6 @@ def convolution(dtype: str) -> list[Any]:
     return [x, w, rounded(topi.nn.conv2d_nhwc(x, w, 1, 1, 1, sums(dtype)), dtype)]
 
 
-def softmax(dtype: str) -> list[Any]:
-    x = te.placeholder((64, 256), dtype, "x")
-    return [x, rounded(topi.nn.softmax(topi.cast(x, "float32"), axis=1), dtype)]
-
-
-def layer_norm(dtype: str) -> list[Any]:
-    x = te.placeholder((64, 256), dtype, "x")
-    scale, shift = (te.placeholder((256,), dtype, n) for n in ("g", "b"))
-    wide = [topi.cast(one, "float32") for one in (x, scale, shift)]
-    return [x, scale, shift, rounded(topi.nn.layer_norm(*wide, [1], 1e-5), dtype)]
-
-
 def attention(turned: bool) -> Callable[[str], list[Any]]:
     """Two heads: queries by keys (the right operand turned), or weights by values."""
 
@@ -87,8 +76,8 @@ KERNELS: dict[str, tuple[Callable[[str], list[Any]], tuple[str, ...]]] = {
     "product 60x72x100": (product(60, 72, 100), (*FLOATS, "int8")),
     "product 33x65x17": (product(33, 65, 17), FLOATS),
     "convolution 3x3": (convolution, FLOATS),
-    "softmax": (softmax, FLOATS),
-    "layer norm": (layer_norm, FLOATS),
+    "softmax": (partial(softmax, rows=64, columns=256), FLOATS),
+    "layer norm": (partial(layer_norm, rows=64, columns=256), FLOATS),
     "attention q k": (attention(True), FLOATS),
     "attention p v": (attention(False), FLOATS),
 }

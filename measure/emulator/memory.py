@@ -7,6 +7,7 @@ address without a kind (a generic one) tells where it leads.
 from __future__ import annotations
 
 import bisect
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,12 @@ UNWRITTEN = 0xFF
 """Every byte that nobody has written: in all of floating point's types that is not a number."""
 
 
-class Memory:
+class Memory(ABC):
     """Bytes, read and written at places that were checked before."""
 
     bytes: Any
 
+    @abstractmethod
     def checked(self, offsets: Array, size: int, mask: Array | None) -> Array:
         """Places in `bytes` of a window's `offsets`, `size` bytes at each; where nobody is active
         (`mask`, which has somebody), of one that is there.
@@ -35,7 +37,6 @@ class Memory:
         Raises:
             IllegalAddress: of an active thread, not there or not aligned.
         """
-        raise NotImplementedError
 
     def read(self, places: Array, dtype: Any) -> Array:
         """One value each."""
