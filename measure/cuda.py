@@ -163,7 +163,9 @@ def _with_nvrtc(source: str, arch: str) -> tuple[bytes, bytes, str]:
         said = log.rstrip(b"\0").decode(errors="replace")
         if failed:
             raise CudaError(_errors(said) or f"NVRTC: error {failed}")
-        ptx = _fetched(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program).rstrip(b"\0")
+        ptx = b""
+        if PTX_DIRECTORY in os.environ:  # nobody else is to fail for want of it
+            ptx = _fetched(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program).rstrip(b"\0")
         return _fetched(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program), ptx, said
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
