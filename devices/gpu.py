@@ -50,6 +50,11 @@ class Arch:
         """Whether it copies to shared memory without its threads' registers: from 8.0 on."""
         return int(self.name.removeprefix("sm_")) >= 80
 
+    @property
+    def warp_groups(self) -> bool:
+        """Whether four warps multiply together (``wgmma``): on 9.0 alone."""
+        return self.name == "sm_90"
+
 
 _TURING = ("float16", "int8")
 _AMPERE = ("float16", "bfloat16", "tf32", "int8")

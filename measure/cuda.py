@@ -96,11 +96,18 @@ def compile_cuda(source: str, arch: str) -> Compiled:
         UnsupportedTarget: there is no compiler.
     """
     which = cuda_compiler()
+    arch = with_features(source, arch)
     cubin, ptx, said = (_with_nvcc if which.startswith("nvcc") else _with_nvrtc)(source, arch)
     if directory := os.environ.get(PTX_DIRECTORY):
         name = f"{hashlib.sha256(cubin).hexdigest()}.ptx"
         write_atomically(Path(directory) / name, ptx)
     return Compiled(cubin, read_report(said, code_sizes(cubin), block_sizes(source)))
+
+
+def with_features(source: str, arch: str) -> str:
+    """`arch`, or what of it has instructions that no later architecture will have, where `source`
+    uses such."""
+    return f"{arch}a" if arch == "sm_90" and "wgmma." in source else arch
 
 
 def _with_nvcc(source: str, arch: str) -> tuple[bytes, bytes, str]:

@@ -26,13 +26,14 @@ def register_space(name: str, factory: SpaceFactory) -> None:
 def design_space(workload: Any, target: Target, transfer: Transfer | None = None) -> Space:
     """Every family that fits, and TVM's own sketches, so that no kernel is without a space; its
     hardware models corrected by `transfer`. The families are of processors; on a GPU there are
-    sketches for its plain and, where they fit, for its tensor cores."""
+    tiles of our own for its tensor cores, and sketches for these and for its plain ones."""
     from tunefarm.search.spaces.elementwise import elementwise_space
     from tunefarm.search.spaces.fold import fold_space
     from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
     from tunefarm.search.spaces.register_tile import filled_tile_space, register_tile_space
     from tunefarm.search.spaces.rowwise import rowwise_space
     from tunefarm.search.spaces.spread import spread_space
+    from tunefarm.search.spaces.tensor_tile.space import tensor_tile_space
     from tunefarm.search.spaces.windows import windows_space
     from tunefarm.search.spaces.winograd import winograd_space
 
@@ -42,7 +43,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
         *(rowwise_space, elementwise_space, windows_space, fold_space),
     )
     if target.kind == "cuda":
-        own = (tensor_core_space,)
+        own = (tensor_tile_space, tensor_core_space)
     for factory in (*own, *_FACTORIES.values()):
         space = factory(workload, target)
         if space is not None:

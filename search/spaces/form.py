@@ -225,7 +225,7 @@ def reduction_of(workload: Any, beyond: bool = False) -> Reduction | None:
         return None
     (block,) = reducing
     place = stages.index(block)
-    before, (after, rest) = stages[:place], _followers(block, stages[place + 1 :])
+    before, (after, rest) = stages[:place], followers(block, stages[place + 1 :])
     if (rest and not (beyond and _only_beyond(block, after, rest))) or not _is_single_float(block):
         return None
     made = reduction_at(block, _free_buffers(workload["main"]), before, after)
@@ -251,7 +251,7 @@ def _is_single_float(block: Stage) -> bool:
     return all(str(tensor.dtype) == "float32" for tensor in tensors)
 
 
-def _followers(block: Stage, stages: Sequence[Stage]) -> tuple[Sequence[Stage], Sequence[Stage]]:
+def followers(block: Stage, stages: Sequence[Stage]) -> tuple[Sequence[Stage], Sequence[Stage]]:
     """The first of `stages`, which read results of the block or of each other, element by element,
     and the rest."""
     results = {block.writes}

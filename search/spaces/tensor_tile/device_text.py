@@ -1,0 +1,348 @@
+"""CUDA C++ of what no compiler writes by itself: copies, matrices, tensor cores.
+
+Functions of their own for each shape, with the shape in their names, so that a program may have
+many. Which thread holds which element of a matrix: NVIDIA, Parallel Thread Execution ISA, "Matrix
+Fragments for mma.m16n8k.." and "Register Fragments for wgmma.mma_async.m64nNk..".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, CHUNK, TileLayout
+
+STEP_BYTES = 32
+"""Of an operand's line, that one instruction multiplies, whatever the type."""
+MMA_ROWS, MMA_COLUMNS = 16, 8
+GROUP_ROWS = 64
+"""Rows that the four warps of a group multiply together on Hopper."""
+GROUP = 128
+"""Threads of such a group."""
+_TYPES = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float32": "tf32"}
+_SUMS = {"float32": ("float", "f", "f32"), "int32": ("int", "r", "s32")}
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function: its name and the text that defines it."""
+
+    name: str
+    text: str
+
+
+def shared_address() -> Function:
+    """Of a block's memory, from where on a tile may begin."""
+    return _function(
+        "tunefarm_shared",
+        "unsigned",
+        "void* memory",
+        f"  return ((unsigned)__cvta_generic_to_shared(memory) + {ALIGNED - 1}u)"
+        f" & ~{ALIGNED - 1}u;",
+    )
+
+
+def copy_piece(size: int) -> Function:
+    """`size` bytes from global to shared memory beside the threads; zeros where nothing is."""
+    how = "cg" if size == CHUNK else "ca"
+    return _function(
+        f"tunefarm_copy_{size}",
+        "void",
+        "unsigned to, const void* from, int there",
+        f'  asm volatile("cp.async.{how}.shared.global [%0], [%1], {size}, %2;"\n'
+        f'    :: "r"(to), "l"(from), "r"(there ? {size} : 0) : "memory");',
+    )
+
+
+def copies_begun() -> Function:
+    """The end of a step's copies."""
+    return _function("tunefarm_copies_begun", "void", "", _asm("cp.async.commit_group;"))
+
+
+def copies_met(but: int, for_groups: bool) -> Function:
+    """Until all threads have all but the last `but` steps' copies, for each other to read;
+    `for_groups`: tensor cores read them without the threads."""
+    text = [_asm(f"cp.async.wait_group {but};")]
+    if for_groups:
+        text.append(_asm("fence.proxy.async;"))
+    text.append("  __syncthreads();")
+    name = f"tunefarm_copies_met_{but}{'_groups' if for_groups else ''}"
+    return _function(name, "void", "", "\n".join(text))
+
+
+def _asm(instruction: str) -> str:
+    return f'  asm volatile("{instruction}" ::: "memory");'
+
+
+def _function(name: str, returns: str, arguments: str, body: str) -> Function:
+    head = f"__device__ __forceinline__ {returns} {name}({arguments})"
+    return Function(name, f"{head} {{\n{body}\n}}\n")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the warps of a block multiply in one step.
+
+    Attributes:
+        left, right: tiles in shared memory.
+        warps_down, warps_across: of the block; each has as many rows, and columns.
+        grouped: by Hopper's instructions for groups of four warps.
+    """
+
+    left: TileLayout
+    right: TileLayout
+    warps_down: int
+    warps_across: int
+    dtype: str
+    sums: str
+    grouped: bool
+
+    @property
+    def fragments(self) -> tuple[int, int]:
+        """Of sixteen rows and of eight columns, that a warp has."""
+        down = self.left.lines // self.warps_down // MMA_ROWS
+        return down, self.right.lines // self.warps_across // MMA_COLUMNS
+
+    @property
+    def held(self) -> int:
+        """Sums of a thread."""
+        down, across = self.fragments
+        return down * across * 4
+
+    @property
+    def steps(self) -> int:
+        return self.left.depth * self.left.element_bytes // STEP_BYTES
+
+    @property
+    def words(self) -> str:
+        left, right = self.left, self.right
+        sides = "".join("k" if one.deep else "n" for one in (left, right))
+        return (
+            f"{'groups' if self.grouped else 'warps'}_{_TYPES[self.dtype]}_{left.lines}x"
+            f"{right.lines}x{left.depth}_{self.warps_down}x{self.warps_across}_{sides}"
+        )
+
+
+def multiply(shape: Shape) -> Function:
+    """A step's products added to a thread's sums; with groups it goes on beside."""
+    kind, _, _ = _SUMS[shape.sums]
+    body = _by_groups(shape) if shape.grouped else _by_warps(shape)
+    arguments = f"{kind}* sums, unsigned left, unsigned right"
+    return _function(f"tunefarm_multiply_{shape.words}", "void", arguments, body)
+
+
+def multiplied(shape: Shape, but: int) -> Function:
+    """Until a group's tensor cores have done all but the last `but` steps; after the last of all
+    its sums may be read."""
+    kind, letter, _ = _SUMS[shape.sums]
+    operands = ""
+    if not but:
+        operands = ", ".join(f'"+{letter}"(sums[{n}])' for n in range(shape.held))
+    body = f'  asm volatile("wgmma.wait_group.sync.aligned {but};" : {operands} :: "memory");'
+    name = f"tunefarm_multiplied_{shape.words}_{but}"
+    return _function(name, "void", f"{kind}* sums", body)
+
+
+def lay_down(shape: Shape, row_bytes: int) -> Function:
+    """A thread's sums into shared memory, row by row, `row_bytes` apart."""
+    kind, letter, _ = _SUMS[shape.sums]
+    down, across = shape.fragments
+    body = f"""\
+{_warp_place(shape)}
+  to += (row + lane / 4) * {row_bytes} + (column + lane % 4 * 2) * 4;
+  #pragma unroll
+  for (int i = 0; i < {down}; ++i) {{
+    #pragma unroll
+    for (int j = 0; j < {across}; ++j) {{
+      #pragma unroll
+      for (int h = 0; h < 2; ++h) {{
+        asm volatile("st.shared.v2.b32 [%0], {{%1, %2}};"
+          :: "r"(to + (i * {MMA_ROWS} + h * 8) * {row_bytes} + j * {MMA_COLUMNS * 4}),
+             "{letter}"(sums[(i * {across} + j) * 4 + h * 2]),
+             "{letter}"(sums[(i * {across} + j) * 4 + h * 2 + 1]) : "memory");
+      }}
+    }}
+  }}"""
+    name = f"tunefarm_lay_down_{shape.words}_{row_bytes}"
+    return _function(name, "void", f"{kind}* sums, unsigned to", body)
+
+
+def pick_up(sums: str, count: int) -> Function:
+    """`count` neighbours of what was laid down, for one thread."""
+    kind, letter, _ = _SUMS[sums]
+    vector = f".v{count}" if count > 1 else ""
+    names = ", ".join(f"%{n}" for n in range(count))
+    operands = ", ".join(f'"={letter}"(own[{n}])' for n in range(count))
+    target = f"{{{{{names}}}}}" if count > 1 else names
+    body = (
+        f'  asm volatile("ld.shared{vector}.b32 {target}, [%{count}];"\n'
+        f'    : {operands} : "r"(from) : "memory");'
+    ).replace("{{", "{").replace("}}", "}")
+    return _function(f"tunefarm_pick_up_{sums}_{count}", "void", f"{kind}* own, unsigned from", body)
+
+
+# --------------------------------------------------------------------------- warp by warp
+
+
+def _warp_place(shape: Shape) -> str:
+    down, across = shape.fragments
+    return (
+        "  const unsigned lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;\n"
+        f"  const unsigned row = warp % {shape.warps_down} * {down * MMA_ROWS};\n"
+        f"  const unsigned column = warp / {shape.warps_down} * {across * MMA_COLUMNS};"
+    )
+
+
+def _at(layout: TileLayout, across: str, chunk: str) -> str:
+    """`TileLayout.offset` of a piece of sixteen bytes, as C++."""
+    chunks, rows = layout.width // CHUNK, 128 // layout.width
+    return (
+        f"({chunk}) / {chunks} * {layout.panel_bytes} + ({across}) * {layout.width}"
+        f" + ((({chunk}) % {chunks} ^ ({across}) / {rows} % {chunks}) * {CHUNK})"
+    )
+
+
+def _by_warps(shape: Shape) -> str:
+    down, across = shape.fragments
+    _, letter, sums = _SUMS[shape.sums]
+    of, each = _TYPES[shape.dtype], shape.left.element_bytes
+    depth = STEP_BYTES // each
+    if shape.left.deep:
+        a = _at(shape.left, f"row + i * {MMA_ROWS} + lane % 16", "k * 2 + lane / 16")
+    else:
+        a = _at(shape.left, "k * 16 + lane % 8 + lane / 16 * 8", "row / 8 + i * 2 + lane / 8 % 2")
+    if shape.right.deep:
+        b = _at(
+            shape.right,
+            f"column + j * {MMA_COLUMNS} + lane % 8 + lane / 16 * 8",
+            "k * 2 + lane / 8 % 2",
+        )
+    else:
+        b = _at(shape.right, "k * 16 + lane % 16", "column / 8 + j + lane / 16")
+    right = _matrices(b, "b[at][j][0], b[at][j][1], b[at][j + 1][0], b[at][j + 1][1]", shape.right)
+    if of == "tf32" and not shape.right.deep:
+        right = _words_of_right(shape)
+    rounded = _rounded(shape) if of == "tf32" else ""
+    return f"""\
+{_warp_place(shape)}
+  unsigned a[2][{down}][4], b[2][{across}][2];
+  #pragma unroll
+  for (int turn = 0; turn <= {shape.steps}; ++turn) {{
+    if (turn < {shape.steps}) {{
+      const int k = turn, at = turn & 1;
+      #pragma unroll
+      for (int i = 0; i < {down}; ++i) {{
+        {_matrices(a, "a[at][i][0], a[at][i][1], a[at][i][2], a[at][i][3]", shape.left)}
+      }}
+      #pragma unroll
+      for (int j = 0; j < {across}; j += 2) {{
+        {right}
+      }}{rounded}
+    }}
+    if (turn > 0) {{
+      const int at = (turn - 1) & 1;
+      #pragma unroll
+      for (int i = 0; i < {down}; ++i) {{
+        #pragma unroll
+        for (int j = 0; j < {across}; ++j) {{
+          asm volatile("mma.sync.aligned.m16n8k{depth}.row.col.{sums}.{of}.{of}.{sums} "
+            "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+            : "+{letter}"(sums[(i * {across} + j) * 4]), "+{letter}"(sums[(i * {across} + j) * 4 + 1]),
+              "+{letter}"(sums[(i * {across} + j) * 4 + 2]), "+{letter}"(sums[(i * {across} + j) * 4 + 3])
+            : "r"(a[at][i][0]), "r"(a[at][i][1]), "r"(a[at][i][2]), "r"(a[at][i][3]),
+              "r"(b[at][j][0]), "r"(b[at][j][1]));
+        }}
+      }}
+    }}
+  }}"""
+
+
+def _matrices(address: str, into: str, layout: TileLayout) -> str:
+    side = "left" if into.startswith("a") else "right"
+    names = ", ".join(f'"=r"({name})' for name in into.split(", "))
+    turned = "" if layout.deep else ".trans"
+    return (
+        f'asm volatile("ldmatrix.sync.aligned.m8n8.x4{turned}.shared.b16 {{%0, %1, %2, %3}}, [%4];"\n'
+        f'          : {names}\n          : "r"({side} + {address}) : "memory");'
+    )
+
+
+def _words_of_right(shape: Shape) -> str:
+    """Words that nothing transposes: each thread reads its own."""
+    term = "k * 8 + lane % 4 + h * 4"
+    place = f"(column + (j + n) * {MMA_COLUMNS} + lane / 4)"
+    return f"""\
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {{
+          #pragma unroll
+          for (int h = 0; h < 2; ++h) {{
+            asm volatile("ld.shared.b32 %0, [%1];" : "=r"(b[at][j + n][h])
+              : "r"(right + {_at(shape.right, term, f"{place} / 4")} + {place} % 4 * 4) : "memory");
+          }}
+        }}"""
+
+
+def _rounded(shape: Shape) -> str:
+    """Of a float's 23 bits the tensor cores read ten: to the nearest, not cut off."""
+    down, across = shape.fragments
+    text = ""
+    for name, count, each in (("a", down, 4), ("b", across, 2)):
+        text += f"""
+      #pragma unroll
+      for (int i = 0; i < {count * each}; ++i)
+        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"({name}[at][i / {each}][i % {each}])
+          : "f"(__uint_as_float({name}[at][i / {each}][i % {each}])));"""
+    return text
+
+
+# --------------------------------------------------------------------- four warps together
+
+_MODES = {128: 1, 64: 2, 32: 3}
+"""How a descriptor calls the widths of lines."""
+
+
+def _descriptor(layout: TileLayout) -> int:
+    """All of a tile's descriptor but where it begins. Strides in sixteen bytes: of eight lines of a
+    panel, and where lines lie side by side from a panel to the next."""
+    stride = 8 * layout.width // CHUNK
+    leading = 1 if layout.deep else layout.panel_bytes // CHUNK
+    return _MODES[layout.width] << 62 | stride << 32 | leading << 16
+
+
+def _step(layout: TileLayout, k: int) -> int:
+    """Bytes from a tile's beginning to where its step `k` begins."""
+    if layout.deep:
+        panel, within = divmod(k * STEP_BYTES, layout.width)
+        return panel * layout.panel_bytes + within
+    return k * (STEP_BYTES // layout.element_bytes) * layout.width
+
+
+def _by_groups(shape: Shape) -> str:
+    _, letter, sums = _SUMS[shape.sums]
+    of, columns = _TYPES[shape.dtype], shape.right.lines
+    depth = STEP_BYTES // shape.left.element_bytes
+    held = ", ".join(f"%{n}" for n in range(shape.held))
+    operands = ", ".join(f'"+{letter}"(sums[{n}])' for n in range(shape.held))
+    sides = "".join(f", {0 if one.deep else 1}" for one in (shape.left, shape.right))
+    scales = "" if shape.sums == "int32" else ", 1, 1"
+    if shape.left.element_bytes != 2:
+        sides = ""
+    down = GROUP_ROWS * shape.left.width  # of the lines, where these are a panel's
+    if not shape.left.deep:  # else of as many panels
+        down = GROUP_ROWS * shape.left.element_bytes // shape.left.width * shape.left.panel_bytes
+    lines = [
+        "  const unsigned group = __shfl_sync(0xffffffffu, threadIdx.x >> 7, 0);",
+        f"  const unsigned long long a = {_descriptor(shape.left):#x}ull"
+        f" | (left + group * {down}) >> 4;",
+        f"  const unsigned long long b = {_descriptor(shape.right):#x}ull | right >> 4;",
+        f'  asm volatile("wgmma.fence.sync.aligned;" : {operands} :: "memory");',
+    ]
+    for k in range(shape.steps):
+        a, b = (_step(one, k) // CHUNK for one in (shape.left, shape.right))
+        lines.append(
+            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"\n'
+            f'    "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{sums}.{of}.{of} "\n'
+            f'    "{{{held}}}, %{shape.held}, %{shape.held + 1}, p{scales}{sides};\\n}}"\n'
+            f'    : {operands}\n    : "l"(a + {a}), "l"(b + {b}) : "memory");'
+        )
+    lines.append(_asm("wgmma.commit_group.sync.aligned;"))
+    return "\n".join(lines)

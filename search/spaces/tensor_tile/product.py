@@ -1,0 +1,240 @@
+"""A kernel as a product of matrices: which of its axes are rows, columns and depth, and where its
+operands lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir.expr import Call, TensorLoad, Var
+from tvm.sym import Analyzer
+from tvm_ffi import structural_walk
+
+from tunefarm.frontend.dtypes import numpy_dtype
+from tunefarm.search.spaces.form import Stage, followers, stages_of, sums_from_zero
+from tunefarm.search.splice import renamed
+
+PIECE_BYTES = (16, 8, 4)
+"""What one asynchronous copy can be, longest first."""
+_SUMS = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "float32": "float32"}
+"""What the elements of operands are summed in."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One matrix, a batch of them, or an image that is read as one.
+
+    Attributes:
+        buffer: argument of the kernel that it is read from.
+        indices: of what is read, in variables of the block.
+        condition: under which it is read, else it is zero; None for always.
+        lines: its rows, or the right operand's columns: positions of axes, outermost first.
+        deep: neighbours along the depth lie side by side; else those along the lines do.
+        piece: elements that can be copied at once.
+    """
+
+    buffer: Any
+    indices: tuple[Any, ...]
+    condition: Any | None
+    lines: tuple[int, ...]
+    deep: bool
+    piece: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """One sum of products, with elementwise stages after it.
+
+    Attributes:
+        batch, depth: positions of axes among the block's, outermost first; of `left.lines` come the
+            rows, of `right.lines` the columns of the result.
+        after: stages that follow, the last of which makes the result; may be none.
+        sums: type that it is summed in.
+    """
+
+    block: Stage
+    batch: tuple[int, ...]
+    depth: tuple[int, ...]
+    left: Operand
+    right: Operand
+    after: tuple[Stage, ...]
+    dtype: str
+    sums: str
+
+    def extent(self, axes: Sequence[int]) -> int:
+        return prod(self.block.axes[axis].extent for axis in axes)
+
+    @property
+    def rows(self) -> int:
+        return self.extent(self.left.lines)
+
+    @property
+    def columns(self) -> int:
+        return self.extent(self.right.lines)
+
+    @property
+    def length(self) -> int:
+        """Terms of a sum."""
+        return self.extent(self.depth)
+
+    @property
+    def batches(self) -> int:
+        return self.extent(self.batch)
+
+    @property
+    def element_bytes(self) -> int:
+        return numpy_dtype(self.dtype).itemsize
+
+
+def product_of(workload: Any) -> Product | None:
+    """The kernel as a product whose operands can be copied piece by piece, None where it is
+    something else."""
+    try:
+        stages = stages_of(workload)
+    except ValueError:
+        return None
+    reducing = [stage for stage in stages if stage.reduces]
+    if len(reducing) != 1 or not all(stage.direct for stage in stages):
+        return None
+    (block,) = reducing
+    place = stages.index(block)
+    after, rest = followers(block, stages[place + 1 :])
+    if rest or not isinstance(block.node.body.value, tirx.Add) or not sums_from_zero(block):
+        return None
+    terms = _terms(block)
+    made = {stage.writes: stage for stage in stages[:place]}
+    read = [_read(block, term, made) for term in terms or ()]
+    if len(read) != 2 or None in read:
+        return None
+    return _product(block, [one for one in read if one], tuple(after))
+
+
+@dataclass(frozen=True)
+class _Read:
+    """See `Operand`; `axes`: that it depends on."""
+
+    buffer: Any
+    indices: tuple[Any, ...]
+    condition: Any | None
+    axes: frozenset[int]
+
+
+def _terms(block: Stage) -> tuple[Any, Any] | None:
+    """The two loads whose product is summed, of one type, in the type that it is summed in."""
+    value = block.node.body.value.b
+    sums = str(block.node.body.buffer.dtype)
+    if not isinstance(value, tirx.Mul):
+        return None
+    loads = []
+    for factor in (value.a, value.b):
+        load = factor.value if isinstance(factor, tirx.Cast) else factor
+        if not isinstance(load, TensorLoad):
+            return None
+        loads.append(load)
+    kinds = {str(load.source.dtype) for load in loads}
+    if len(kinds) != 1 or _SUMS.get(*kinds) != sums:
+        return None
+    return loads[0], loads[1]
+
+
+def _read(block: Stage, load: Any, made: Mapping[str, Stage]) -> _Read | None:
+    """What a load comes to, through the stages before that copy, pad or arrange anew."""
+    condition: Any = None
+    while load.source.name in made:
+        stage = made[load.source.name]
+        axes = [v.var for v in stage.node.iter_vars]
+        here = dict(zip(axes, load.indices, strict=True))
+        value = stage.node.body.value
+        if isinstance(value, Call) and getattr(value.op, "name", "") == "prim.if_then_else":
+            asked, value, other = value.args
+            if not (isinstance(other, tirx.FloatImm | tirx.IntImm) and float(other.value) == 0):
+                return None
+            asked = renamed(asked, here)
+            condition = asked if condition is None else tirx.And(condition, asked)
+        if not isinstance(value, TensorLoad):
+            return None
+        load = renamed(value, here)
+    variables = [v.var for v in block.node.iter_vars]
+    used: list[Any] = []
+    structural_walk([*load.indices, *([] if condition is None else [condition])], (Var, used.append))
+    axes_ = frozenset(
+        i for i, variable in enumerate(variables) if any(one.same_as(variable) for one in used)
+    )
+    return _Read(load.source, tuple(load.indices), condition, axes_)
+
+
+def _product(block: Stage, read: list[_Read], after: tuple[Stage, ...]) -> Product | None:
+    axes = range(len(block.axes))
+    depth = tuple(i for i in axes if block.axes[i].reduces)
+    spatial = [i for i in axes if not block.axes[i].reduces]
+    batch = tuple(i for i in spatial if all(i in one.axes for one in read))
+    batch = tuple(i for i in batch if block.axes[i].extent > 1)
+    # The right operand is the one whose lines the result's last axis counts.
+    last = next((i for i in reversed(spatial) if i not in batch and block.axes[i].extent > 1), None)
+    if last is None:
+        return None
+    left, right = read if last in read[1].axes else reversed(read)
+    columns = tuple(
+        i for i in spatial if i in right.axes and i not in left.axes and block.axes[i].extent > 1
+    )
+    rows = tuple(i for i in spatial if i not in batch and i not in columns)
+    if any(i in right.axes and block.axes[i].extent > 1 for i in rows):
+        return None
+    operands = [_operand(block, one, lines, depth) for one, lines in ((left, rows), (right, columns))]
+    if operands[0] is None or operands[1] is None:
+        return None
+    dtype = str(operands[0].buffer.dtype)
+    return Product(block, batch, depth, operands[0], operands[1], after, dtype, _SUMS[dtype])
+
+
+def _operand(
+    block: Stage, read: _Read, lines: tuple[int, ...], depth: tuple[int, ...]
+) -> Operand | None:
+    """None where not even the shortest copy has elements that lie side by side."""
+    size = numpy_dtype(str(read.buffer.dtype)).itemsize
+    for piece in (bytes_ // size for bytes_ in PIECE_BYTES):
+        for deep, along in ((True, depth), (False, lines)):
+            long = [i for i in along if block.axes[i].extent > 1]
+            if long and _together(block, read, long[-1], piece):
+                return Operand(read.buffer, read.indices, read.condition, lines, deep, piece)
+    return None
+
+
+def _together(block: Stage, read: _Read, axis: int, piece: int) -> bool:
+    """Whether each `piece` elements along `axis` lie side by side, from a multiple of as many on,
+    and are read under one condition."""
+    extent = block.axes[axis].extent
+    if extent % piece:
+        return False
+    variables = [v.var for v in block.node.iter_vars]
+    analyzer = Analyzer()
+    for variable, one in zip(variables, block.axes, strict=True):
+        analyzer.bind(variable, tvm.ir.Range(0, one.extent), True)
+    first, lane = (Var(name, variables[axis].ty) for name in ("first", "lane"))
+    analyzer.bind(first, tvm.ir.Range(0, extent // piece), True)
+    analyzer.bind(lane, tvm.ir.Range(0, piece), True)
+    here = {variables[axis]: first * piece + lane}
+    place: Any = 0
+    for index, shape in zip(read.indices, read.buffer.shape, strict=True):
+        place = place * shape + renamed(index, here)
+    start = analyzer.simplify(renamed(place, {lane: tirx.const(0, lane.ty)}))
+    if not _is_zero(analyzer.simplify(place - start - lane)):
+        return False
+    if read.condition is not None and _uses(read.condition, variables[axis]):
+        return False
+    known = analyzer.modular_set(start)
+    return gcd(int(known.coeff), int(known.base)) % piece == 0
+
+
+def _uses(node: Any, variable: Any) -> bool:
+    used: list[Any] = []
+    structural_walk(node, (Var, used.append))
+    return any(one.same_as(variable) for one in used)
+
+
+def _is_zero(expression: Any) -> bool:
+    return isinstance(expression, tirx.IntImm) and int(expression.value) == 0

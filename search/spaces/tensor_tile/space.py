@@ -1,0 +1,70 @@
+"""The family: every tile of a product that fits, in the order of what the hardware model expects."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import tvm
+
+from tunefarm.devices.gpu import arch_of
+from tunefarm.devices.target import Target
+from tunefarm.search.spaces.family import FewWays, in_words
+from tunefarm.search.spaces.tensor_tile.product import product_of
+from tunefarm.search.spaces.tensor_tile.tile import (
+    Cores,
+    Plan,
+    TensorTile,
+    expected_s,
+    figures_of,
+    possible,
+)
+from tunefarm.search.spaces.tensor_tile.writer import matrices_of, written
+
+FAMILY = "tensor-tile"
+KEPT = 512
+
+
+def tensor_tile_space(workload: Any, target: Target) -> FewWays[TensorTile] | None:
+    """The space of `workload`, None where it is no product for this GPU's tensor cores."""
+    if target.kind != "cuda":
+        return None
+    arch = arch_of(target)
+    product = product_of(workload)
+    if product is None or not arch.copies_aside or product.dtype not in arch.tensor_cores:
+        return None
+    matrices = matrices_of(product)
+
+    def expected(tile: TensorTile) -> float:
+        return expected_s(Plan(matrices, tile), arch)
+
+    ways = sorted(possible(matrices, arch), key=expected)[:KEPT]
+    if not ways:
+        return None
+    figures = figures_of(Plan(matrices, ways[0]))
+    # There is nothing to schedule: the kernel is written whole once the point is known.
+    return FewWays(FAMILY, workload, ways, expected, lambda _schedule, _tile: None, figures)
+
+
+def in_full(function: Any, point: str) -> Any:
+    """The kernel that `point`, in words, is of `function`.
+
+    Raises:
+        ValueError: it is none of this family, or does not fit the kernel.
+    """
+    product = product_of(tvm.IRModule({"main": function}))
+    if product is None:
+        raise ValueError(f"no product of matrices: {point!r}")
+    return written(function, product, _from_words(point))
+
+
+def _from_words(point: str) -> TensorTile:
+    family, *words = point.split(" ")
+    said = dict(word.split("=", 1) for word in words)
+    if family != FAMILY or not said.keys() <= {field.name for field in fields(TensorTile)}:
+        raise ValueError(f"no point of {FAMILY}: {point!r}")
+    cores = Cores(said.pop("cores"))
+    tile = TensorTile(cores, **{name: int(value) for name, value in said.items()})
+    if in_words(FAMILY, tile) != point:
+        raise ValueError(f"no point of {FAMILY}: {point!r}")
+    return tile

@@ -1,0 +1,313 @@
+"""A point of the family, and what the hardware should make of it; pure."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, log2
+
+from tunefarm.devices.gpu import Arch
+from tunefarm.search.spaces.family import Way
+from tunefarm.search.spaces.tensor_tile.device_text import (
+    GROUP,
+    GROUP_ROWS,
+    MMA_COLUMNS,
+    MMA_ROWS,
+    STEP_BYTES,
+    Shape,
+)
+from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, CHUNK, TileLayout
+
+PAD = 8
+"""Sums between the rows that are laid down, so that neighbouring rows begin in other banks."""
+VECTOR = 4
+"""Columns of the result that a thread finishes at once."""
+_SUM_BYTES = 4
+_OTHER_REGISTERS = 40
+"""Of a thread, besides its sums and the fragments that it multiplies."""
+_MOST_REGISTERS = 255
+
+
+class Cores(enum.StrEnum):
+    """Whose instructions multiply: a warp's (from sm_80 on), or Hopper's for groups of four."""
+
+    WARPS = "warps"
+    GROUPS = "groups"
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A product in figures; see `product.Product`. `pieces`: bytes that are copied at once."""
+
+    batches: int
+    rows: int
+    columns: int
+    length: int
+    dtype: str
+    sums: str
+    element_bytes: int
+    left_deep: bool
+    right_deep: bool
+    pieces: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class TensorTile(Way):
+    """One point.
+
+    Attributes:
+        rows, columns, depth: of a block's tile; the depth is of a step, in elements.
+        stages: steps whose operands are in shared memory at a time.
+        down, across: warps of a block by rows and columns.
+        split: blocks that share one tile's depth.
+        together: tiles by rows that come one after another, so that blocks which run at a time
+            have operands in common.
+    """
+
+    cores: Cores
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    down: int
+    across: int
+    split: int = 1
+    together: int = 1
+
+    def coordinates(self) -> tuple[float, ...]:
+        sizes = (self.rows, self.columns, self.depth, self.down * self.across, self.split)
+        return (*(log2(one) for one in sizes), float(self.stages), log2(self.together) / 2,
+                2.0 * (self.cores is Cores.GROUPS))  # fmt: skip
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.down * self.across
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A tile of these matrices: everything that follows from it."""
+
+    matrices: Matrices
+    tile: TensorTile
+
+    @cached_property
+    def shape(self) -> Shape:
+        one, tile = self.matrices, self.tile
+        return Shape(
+            TileLayout(tile.rows, tile.depth, one.element_bytes, one.left_deep),
+            TileLayout(tile.columns, tile.depth, one.element_bytes, one.right_deep),
+            tile.down,
+            tile.across,
+            one.dtype,
+            one.sums,
+            tile.cores is Cores.GROUPS,
+        )
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.shape.left.bytes + self.shape.right.bytes
+
+    @property
+    def laid_row(self) -> int:
+        """Bytes from one row of the sums to the next, where they are laid down."""
+        return (self.tile.columns + PAD) * _SUM_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: the operands of all stages, and in the end the sums in their place."""
+        operands = self.tile.stages * self.stage_bytes
+        return max(operands, self.tile.rows * self.laid_row) + ALIGNED
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Tiles by rows and by columns."""
+        one, tile = self.matrices, self.tile
+        return ceil(one.rows / tile.rows), ceil(one.columns / tile.columns)
+
+    @property
+    def steps(self) -> int:
+        """Of each block."""
+        return ceil(self.matrices.length / self.tile.depth / self.tile.split)
+
+    @property
+    def ahead(self) -> int:
+        """Steps whose copies are on their way. With groups a stage less: the step before is still
+        being multiplied while the next copies begin."""
+        return self.tile.stages - (2 if self.tile.cores is Cores.GROUPS else 1)
+
+    @property
+    def copies(self) -> tuple[int, int]:
+        """That a thread does in a step, of each operand."""
+        left, right = self.matrices.pieces
+        threads = self.tile.threads
+        return (
+            ceil(self.shape.left.bytes / left / threads),
+            ceil(self.shape.right.bytes / right / threads),
+        )
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, as far as they can be counted."""
+        down, across = self.shape.fragments
+        fragments = 2 * (4 * down + 2 * across) if self.tile.cores is Cores.WARPS else 0
+        return self.shape.held + fragments + _OTHER_REGISTERS + sum(self.copies)
+
+    def fits(self, arch: Arch) -> bool:
+        tile, shape = self.tile, self.shape
+        down, across = shape.fragments
+        if not (shape.left.fits and shape.right.fits and self.ahead >= 1):
+            return False
+        if tile.rows % (tile.down * MMA_ROWS) or tile.columns % (tile.across * 2 * MMA_COLUMNS):
+            return False
+        if tile.depth * self.matrices.element_bytes % STEP_BYTES:
+            return False
+        if tile.cores is Cores.GROUPS and not self._groups_fit(arch):
+            return False
+        if tile.cores is Cores.WARPS and down * across > 64:
+            return False
+        if any(size % tile.threads for size in self._pieces) or self.steps < 1:
+            return False
+        return (
+            arch.warp <= tile.threads <= arch.threads
+            and self.registers <= min(_MOST_REGISTERS, arch.registers // tile.threads)
+            and self.shared_bytes <= arch.shared
+        )
+
+    @property
+    def _pieces(self) -> tuple[int, int]:
+        left, right = self.matrices.pieces
+        return self.shape.left.bytes // left, self.shape.right.bytes // right
+
+    def _groups_fit(self, arch: Arch) -> bool:
+        tile, one = self.tile, self.matrices
+        # Of what is not in 16 bits they read lines that are deep alone.
+        read = one.element_bytes == 2 or (one.left_deep and one.right_deep)
+        return (
+            arch.warp_groups
+            and read
+            and one.dtype != "float32"
+            and tile.across == 1
+            and tile.rows == tile.down * MMA_ROWS
+            and tile.rows % GROUP_ROWS == 0
+            and tile.threads % GROUP == 0
+            and tile.columns <= 256
+        )
+
+
+def possible(matrices: Matrices, arch: Arch) -> Iterator[TensorTile]:
+    """Every tile that fits both, and wastes little."""
+    if matrices.dtype == "int8" and not (matrices.left_deep and matrices.right_deep):
+        return  # nothing transposes bytes on their way to the registers
+    if matrices.dtype == "float32" and not matrices.left_deep:
+        return
+    per_step = STEP_BYTES // matrices.element_bytes
+    depths = [per_step * n for n in (1, 2, 4)]
+    warps = [(d, a) for d, a in itertools.product((1, 2, 4), (1, 2, 4)) if d * a <= 8]
+    for cores in Cores:
+        arrangements = warps if cores is Cores.WARPS else [(4 * n, 1) for n in (1, 2, 3, 4)]
+        for (down, across), rows, columns in itertools.product(
+            arrangements, (16, 32, 64, 128, 192, 256), (16, 32, 64, 96, 128, 192, 256)
+        ):
+            if _too_much(matrices.rows, rows, 16) or _too_much(matrices.columns, columns, 16):
+                continue
+            for depth, stages in itertools.product(depths, (3, 4, 5, 6)):
+                first = TensorTile(cores, rows, columns, depth, stages, down, across)
+                if not Plan(matrices, first).fits(arch):
+                    continue
+                for split, together in itertools.product((1, 2, 4, 8, 16), (1, 4, 8)):
+                    tile = TensorTile(
+                        cores, rows, columns, depth, stages, down, across, split, together
+                    )
+                    if _sensible(Plan(matrices, tile), arch):
+                        yield tile
+
+
+def _too_much(length: int, tile: int, least: int) -> bool:
+    """Whether half of the tile would lie beyond the end."""
+    return tile > least and tile >= 2 * length
+
+
+def _sensible(plan: Plan, arch: Arch) -> bool:
+    tile, (down, across) = plan.tile, plan.grid
+    if tile.split > 1:
+        # Sharing is for products with too few tiles, and has to leave each block some steps.
+        fewer = plan.matrices.batches * down * across * (tile.split // 2)
+        if fewer >= arch.multiprocessors or plan.steps < 2:
+            return False
+        if plan.steps * (tile.split - 1) * tile.depth >= plan.matrices.length:
+            return False  # the last one would have nothing to do
+    if tile.together > 1 and (down < tile.together or across == 1):
+        return False
+    return not (tile.stages > 3 and plan.ahead > plan.steps)
+
+
+# ------------------------------------------------------------------- what it should take
+
+_SHARED_BYTES, _FETCHED_BYTES = 128.0, 40.0
+"""Of shared memory and of the second-level cache, that a multiprocessor reads in a cycle; see
+`gpu_tile`."""
+_COPY = 2.5
+"""Cycles for a warp's copy to shared memory: some ten instructions, four begun in a cycle."""
+_SEEN = 0.3
+"""How much of what is shorter does not hide behind the longest."""
+_LATENCY, _BARRIER = 600.0, 40.0
+"""Cycles until what a step fetches is there, and until a block's threads have met."""
+_BEGIN = 1500.0
+"""Cycles of a block before its first step, and after its last."""
+_WARPS_OF_PEAK = 0.62
+"""Of Hopper's peak, that a warp's own instructions reach: published measurements agree on some
+three fifths."""
+_HERTZ = 1.4e9
+
+
+def expected_s(plan: Plan, arch: Arch) -> float:
+    """Seconds, to order tiles by; nothing of it has been fitted to a GPU."""
+    tile, one, shape = plan.tile, plan.matrices, plan.shape
+    together = max(
+        1,
+        min(
+            arch.threads_of_all // tile.threads,
+            arch.shared_of_all // plan.shared_bytes,
+            arch.registers // (tile.threads * plan.registers),
+        ),
+    )
+    peak = arch.tensor_lanes * 2.0 / one.element_bytes
+    if arch.warp_groups and tile.cores is Cores.WARPS:
+        peak *= _WARPS_OF_PEAK
+    multiplying = tile.rows * tile.columns * tile.depth / peak
+    each = tile.depth * one.element_bytes
+    if tile.cores is Cores.GROUPS:
+        read = (tile.rows + tile.rows // GROUP_ROWS * tile.columns) * each
+    else:
+        read = (tile.across * tile.rows + tile.down * tile.columns) * each
+    shared = (read + plan.stage_bytes) / _SHARED_BYTES
+    fetched = plan.stage_bytes / _FETCHED_BYTES
+    copied = sum(plan.copies) * tile.threads / arch.warp * _COPY
+    parts = (multiplying, shared, fetched, copied)
+    busy = max(parts) + _SEEN * (sum(parts) - max(parts))
+    step = max(together * busy, busy + _LATENCY / plan.ahead) + _BARRIER
+    down, across = plan.grid
+    blocks = one.batches * down * across * tile.split
+    laid = tile.rows * tile.columns * _SUM_BYTES / _FETCHED_BYTES * (1.0 if tile.split == 1 else 3.0)
+    waves = ceil(blocks / (together * arch.multiprocessors))
+    cycles = waves * (plan.steps * step + _BEGIN + together * laid)
+    if tile.split > 1:  # another kernel, that waits for all of them
+        cycles += 2 * _BEGIN
+    if tile.together == 1 and down * across > 2 * arch.multiprocessors and down > 1 < across:
+        cycles *= 1.05  # operands come from memory again
+    return cycles / _HERTZ
+
+
+def figures_of(plan: Plan) -> tuple[float, ...]:
+    """Of the matrices, as a cost model has them."""
+    one = plan.matrices
+    return tuple(log2(n) for n in (one.batches, one.rows, one.columns, one.length)) + (
+        float(one.element_bytes), float(one.left_deep), float(one.right_deep))  # fmt: skip
+
+
+def piece_bytes(piece: int, element_bytes: int) -> int:
+    return min(CHUNK, piece * element_bytes)
