@@ -46,6 +46,7 @@ class Copies:
         places = run.shared.checked(np.broadcast_to(offsets, run.shape), size, run.mask)
         if run.watches:
             run.watched(run.shared.watch.writes, places, size)
+            run.groups.writes(places[run.active()], size)
         _, source = run.window("global", source, run.mask)
         active = run.active()
         wanted = np.broadcast_to(given, run.shape)
@@ -91,3 +92,4 @@ class Copies:
         if run.watches:
             thread, warp = (np.broadcast_to(one, run.shape)[due] for one in (run.thread, run.warp))
             run.shared.watch.writes(places, copy.size, thread, warp, run.moment[due])
+            run.groups.wrote(due)

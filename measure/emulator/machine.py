@@ -15,6 +15,7 @@ import numpy as np
 
 from tunefarm.measure.emulator.copies import Copies
 from tunefarm.measure.emulator.faults import EmulatorError, NeverEnds, Unsupported
+from tunefarm.measure.emulator.groups import Groups
 from tunefarm.measure.emulator.memory import (
     GLOBAL,
     LOCAL,
@@ -162,6 +163,7 @@ class Run:
         self.warp = self.thread >> 5
         self.moment = np.zeros((self.blocks, self.threads), np.int64)
         self.copies = Copies(self)
+        self.groups = Groups(self)
         self.at = 0
         self.mask: Array | None = None
         self.alive = np.broadcast_to(self.thread < threads, self.shape).copy()
@@ -279,6 +281,8 @@ class Run:
         places = memory.checked(offsets, size, self.mask)
         if memory is self.shared and self.watches:
             self.watched(self.shared.watch.writes, places, size)
+            self.groups.writes(places if self.mask is None else places[self.mask], size)
+            self.groups.wrote(self.active())
         active = self.mask
         for number, value in enumerate(values):
             full = np.broadcast_to(value, self.shape)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.measure.emulator import warps
+from tunefarm.measure.emulator import groups, warps
 from tunefarm.measure.emulator.faults import Unsupported
 from tunefarm.measure.emulator.memory import LOCAL, SHARED
 from tunefarm.measure.emulator.operations import COMBINED, operation
@@ -135,7 +135,7 @@ def _grain(code: list[Instruction]) -> int:
             *one.parts
         }:
             found.append(SIZES.get(one.parts[-1], 4))
-        if one.parts[0] in ("wmma", "ldmatrix"):
+        if one.parts[0] in ("wmma", "ldmatrix", "wgmma"):
             found.append(min((SIZES[p] for p in one.parts if p in SIZES), default=2))
     return min(found)
 
@@ -155,6 +155,8 @@ class _Translator:
     def step(self, instruction: Instruction) -> Step | None:
         """None for what does nothing."""
         name = instruction.parts[0]
+        if instruction.parts[:3] == ("fence", "proxy", "async"):
+            return lambda run: run.groups.fence()
         if name in _NOTHING:
             return None
         special = getattr(self, "_" + name, None) or self._of_a_warp(instruction)
@@ -402,5 +404,5 @@ class _Translator:
     # ------------------------------------------------------------------------------- warps
 
     def _of_a_warp(self, instruction: Instruction) -> Callable[[Instruction], Step] | None:
-        make = warps.KNOWN.get(instruction.parts[0])
+        make = {**warps.KNOWN, "wgmma": groups.make}.get(instruction.parts[0])
         return None if make is None else lambda one: make(self, one)

@@ -26,7 +26,7 @@ ALIGNED = 16
 UNKNOWN = 0xFFFFFFFF
 
 
-def _parts(operand: Operand) -> tuple[Operand, ...]:
+def parts_of(operand: Operand) -> tuple[Operand, ...]:
     if not isinstance(operand, Vector):
         raise Unsupported(str(operand))
     return operand.parts
@@ -143,7 +143,7 @@ def _bar(translator: Any, instruction: Instruction) -> Step:
 # ------------------------------------------------------------------------------------- wmma
 
 
-def _shape(parts: tuple[str, ...]) -> tuple[int, int, int]:
+def shape_of(parts: tuple[str, ...]) -> tuple[int, int, int]:
     text = next(part for part in parts if part.startswith("m") and part[1:2].isdigit())
     m, _, rest = text[1:].partition("n")
     n, _, k = rest.partition("k")
@@ -201,7 +201,7 @@ def _access(run: Any, space: str, address: Array, size: int, writes: bool) -> tu
 def _wmma_load(translator: Any, instruction: Instruction) -> Step:
     target, place, stride = instruction.operands
     parts = instruction.parts
-    m, n, k = _shape(parts)
+    m, n, k = shape_of(parts)
     rows, columns = {"a": (m, k), "b": (k, n), "c": (m, n)}[parts[2]]
     kind, space = parts[-1], space_of(parts)
     places = _wmma_places(translator, instruction, place, stride, rows, columns)
@@ -217,7 +217,7 @@ def _wmma_load(translator: Any, instruction: Instruction) -> Step:
 def _wmma_store(translator: Any, instruction: Instruction) -> Step:
     place, source, stride = instruction.operands
     parts = instruction.parts
-    m, n, _ = _shape(parts)
+    m, n, _ = shape_of(parts)
     kind, space = parts[-1], space_of(parts)
     places = _wmma_places(translator, instruction, place, stride, m, n)
     fragment = _fragment(translator, source, kind, m, n)
@@ -237,7 +237,7 @@ def _wmma_store(translator: Any, instruction: Instruction) -> Step:
 def _wmma_mma(translator: Any, instruction: Instruction) -> Step:
     target, left, right, sums = instruction.operands
     parts = instruction.parts
-    m, n, k = _shape(parts)
+    m, n, k = shape_of(parts)
     kinds = parts[parts.index(f"m{m}n{n}k{k}") + 1 :]
     # Of float16 operands the types are not said, only the sums'.
     of = kinds[1] if len(kinds) == 4 else "f16"
@@ -249,12 +249,12 @@ def _wmma_mma(translator: Any, instruction: Instruction) -> Step:
 
     def step(run: Any) -> None:
         together(run)
-        put(run, _multiplied(of, a(run), b(run), since, c(run), to))
+        put(run, multiplied(of, a(run), b(run), since, c(run), to))
 
     return step
 
 
-def _multiplied(of: str, a: Array, b: Array, since: str, c: Array, to: str) -> Array:
+def multiplied(of: str, a: Array, b: Array, since: str, c: Array, to: str) -> Array:
     """Bits of a b + c; sums of whole numbers are exact, others in float32."""
     if of in ("s8", "u8"):
         signed = np.int8 if of == "s8" else np.uint8
@@ -268,7 +268,7 @@ def _multiplied(of: str, a: Array, b: Array, since: str, c: Array, to: str) -> A
 def _fragment_put(translator: Any, target: Any, kind: str) -> Callable[[Any, Array], None]:
     """A matrix's bits, (blocks, warps, rows, columns), into the registers of its warp: in order,
     an equal number of elements each; registers that this leaves over repeat them."""
-    puts = [translator.put(one, "b32") for one in _parts(target)]
+    puts = [translator.put(one, "b32") for one in parts_of(target)]
     each = 4 // SIZES[kind]
 
     def put(run: Any, bits: Array) -> None:
@@ -286,7 +286,7 @@ def _fragment(
 ) -> Callable[[Any], Array]:
     """The contrary."""
     count = rows * columns // WARP * SIZES[kind] // 4
-    values = [translator.value(one, "b32") for one in _parts(source)[:count]]
+    values = [translator.value(one, "b32") for one in parts_of(source)[:count]]
     dtype = UNSIGNED[SIZES[kind]]
 
     def fragment(run: Any) -> Array:
@@ -328,7 +328,7 @@ def sum_places() -> tuple[Array, Array]:
 
 def _mma(translator: Any, instruction: Instruction) -> Step:
     parts = instruction.parts
-    m, n, k = _shape(parts)
+    m, n, k = shape_of(parts)
     kinds = parts[-4:]
     to, of, _, since = kinds
     if (m, n) != (16, 8) or "sp" in parts or to not in ("f32", "s32") or to != since:
@@ -338,15 +338,15 @@ def _mma(translator: Any, instruction: Instruction) -> Step:
     a = _scattered(translator, left, of, *mma_places(16, k, each), (16, k))
     b = _scattered(translator, right, of, *mma_places(8, k, each), (8, k))
     row, column = sum_places()
-    c = [translator.value(one, "b32") for one in _parts(sums)]
-    puts = [translator.put(one, "b32") for one in _parts(target)]
+    c = [translator.value(one, "b32") for one in parts_of(sums)]
+    puts = [translator.put(one, "b32") for one in parts_of(target)]
 
     def step(run: Any) -> None:
         together(run)
         total = np.zeros((run.blocks, run.threads // WARP, 16, 8), np.uint32)
         for number, value in enumerate(c):
             total[..., row[:, number], column[:, number]] = by_warp(run, value(run))
-        made = _multiplied(of, a(run), np.swapaxes(b(run), -1, -2), since, total, to)
+        made = multiplied(of, a(run), np.swapaxes(b(run), -1, -2), since, total, to)
         for number, put in enumerate(puts):
             put(run, made[..., row[:, number], column[:, number]].reshape(run.shape))
 
@@ -357,7 +357,7 @@ def _scattered(
     translator: Any, source: Any, kind: str, row: Array, column: Array, shape: tuple[int, int]
 ) -> Callable[[Any], Array]:
     """A matrix's bits out of registers whose elements lie at (`row`, `column`)."""
-    values = [translator.value(one, "b32") for one in _parts(source)]
+    values = [translator.value(one, "b32") for one in parts_of(source)]
     dtype = UNSIGNED[SIZES[kind]]
 
     def matrix(run: Any) -> Array:
@@ -377,7 +377,7 @@ def _ldmatrix(translator: Any, instruction: Instruction) -> Step:
     if "m8n8" not in parts or parts[-1] != "b16":
         raise Unsupported(instruction.text)
     turned = "trans" in parts
-    puts = [translator.put(one, "b32") for one in _parts(target)]
+    puts = [translator.put(one, "b32") for one in parts_of(target)]
     address = translator.address(place)
     lane = np.arange(WARP)
     columns = np.stack([lane % 4 * 2, lane % 4 * 2 + 1], -1)

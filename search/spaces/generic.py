@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from tvm.s_tir.schedule import ScheduleError, Trace
@@ -89,14 +90,15 @@ class GenericSpace:
         """Of contractions on a GPU; on a processor the families of their own know more."""
         if self._target.kind != "cuda":
             return ()
-        operand = argument_specs(self._workload["main"])[0].dtype
-        element_bytes = numpy_dtype(operand).itemsize
-        arch = arch_of(self._target)
+        operand, *_, result = argument_specs(self._workload["main"])
+        element_bytes, elements = numpy_dtype(operand.dtype).itemsize, prod(result.shape)
+        arch, tensor = arch_of(self._target), self.tensorised
         return tuple(
             one
             for number, knobs in enumerate(self.sketches)
             for one in tiles(
-                number, knobs, self.tensorised, element_bytes, _stages(self._shapes[number]), arch
+                *(number, knobs, tensor, element_bytes),
+                *(_stages(self._shapes[number]), arch, elements),
             )
         )
 

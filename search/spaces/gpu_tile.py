@@ -15,6 +15,7 @@ from math import ceil, log2, prod
 
 from tunefarm.devices.gpu import STATIC_SHARED, Arch
 from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Value
+from tunefarm.search.spaces import gpu_costs as costs
 
 SPATIAL, REDUCTION = 5, 3
 """Factors of a loop of the result, outermost first (of blocks, of virtual threads, of threads, and
@@ -22,22 +23,13 @@ two inside a thread), and of a loop that is summed over (the middle and inner on
 DRAWS, KEPT = 4000, 512
 MOST_SUMS = 128
 """That a thread holds in registers."""
-_SUM_BYTES = 4
-_SHARED_BYTES, _FETCHED_BYTES = 128, 40.0
-"""Of shared memory and of the second-level cache, that a multiprocessor reads in a cycle: an A100's
-by its whitepaper, which gives the cache 5120 bytes for 108 multiprocessors. What blocks fetch in
-common is in that cache."""
 _SEEN = 0.5
 """How much of what is shorter does not hide behind the longest, as on processors, where it was
 measured; so larger tiles of a thread win where multiplying is the bound anyway."""
-_COPY = 2.5
-"""Cycles for a warp's copy to shared memory: some ten instructions, four begun in a cycle."""
 _MOST_COPIED = 16
 """Elements, and bytes, that a thread copies at once."""
 _SCHEDULERS = 4
 """Of a multiprocessor: as many warps at least keep all of its units at work."""
-_LATENCY = 600.0
-"""Cycles until what a step fetches is there; with several stages, it was asked for steps ago."""
 _BARRIER = 60.0
 """Cycles of a step until its block's threads have met twice."""
 _FRAGMENT = 16
@@ -76,7 +68,7 @@ class Tile:
     def shared_bytes(self) -> int:
         """Both operands of all stages; on tensor cores the sums pass through it as well."""
         operands = self.stages * (self.rows + self.columns) * self.step * self.element_bytes
-        sums = self.rows * self.columns * _SUM_BYTES if self.tensor else 0
+        sums = self.rows * self.columns * costs.SUM_BYTES if self.tensor else 0
         return max(operands, sums)
 
     @property
@@ -100,14 +92,7 @@ def expected_s(tile: Tile, arch: Arch) -> float:
     """Seconds at 1.4 GHz: to order tiles by, not to quote. Steps are bound by multiplying, by
     shared memory or by what they fetch, or, where too few blocks share a multiprocessor, by waiting
     for it; the last wave of blocks may be half empty."""
-    together = max(
-        1,
-        min(
-            arch.threads_of_all // tile.threads,
-            arch.shared_of_all // max(1, tile.shared_bytes),
-            arch.registers // (tile.threads * (tile.sums + 32)),
-        ),
-    )
+    together = costs.Block(tile.threads, tile.shared_bytes, tile.sums + 32).together(arch)
     steps = tile.depth / tile.step
     products = tile.rows * tile.columns * tile.depth
     awake = min(1.0, together * tile.threads / (_SCHEDULERS * arch.warp))
@@ -117,16 +102,29 @@ def expected_s(tile: Tile, arch: Arch) -> float:
     fetched = (tile.rows + tile.columns) * tile.depth * tile.element_bytes
     left, right = tile.vectors
     copies = (tile.rows / left + tile.columns / right) * tile.depth / arch.warp
-    parts = (multiplying, read / _SHARED_BYTES, fetched / _FETCHED_BYTES, copies * _COPY)
-    busy = (max(parts) + _SEEN * (sum(parts) - max(parts))) / steps
-    step = max(together * busy, busy + _LATENCY / tile.stages) + _BARRIER
-    return ceil(tile.blocks / (together * arch.multiprocessors)) * steps * step / 1.4e9
+    parts = (
+        multiplying,
+        read / costs.SHARED_BYTES,
+        fetched / costs.FETCHED_BYTES,
+        copies * costs.COPY,
+    )
+    busy = costs.overlapped(parts, _SEEN) / steps
+    step = max(together * busy, busy + costs.LATENCY / tile.stages) + _BARRIER
+    last = costs.BEGIN + together * costs.stored(tile.rows, tile.columns)
+    waves = ceil(tile.blocks / (together * arch.multiprocessors))
+    return waves * (steps * step + last) / costs.HERTZ
 
 
 def tile_of(
-    knobs: Sequence[Knob], point: Point, tensor: bool, element_bytes: int, stages: int = 1
+    knobs: Sequence[Knob],
+    point: Point,
+    tensor: bool,
+    element_bytes: int,
+    stages: int = 1,
+    batches: int = 1,
 ) -> Tile | None:
-    """None for a sketch that is no tiled contraction."""
+    """None for a sketch that is no tiled contraction. `batches`: of products, that no loop of the
+    sketch counts."""
     spatial = [v for k, v in zip(knobs, point.values, strict=True) if _is(k, SPATIAL)]
     summed = [v for k, v in zip(knobs, point.values, strict=True) if _is(k, REDUCTION)]
     if not spatial or not summed:
@@ -138,7 +136,7 @@ def tile_of(
     own = [f[3] * f[4] * (1 if tensor else f[1]) for f in loops]
     size = _FRAGMENT if tensor else 1
     return Tile(
-        blocks=prod(f[0] * (f[1] if tensor else 1) for f in loops),
+        blocks=batches * prod(f[0] * (f[1] if tensor else 1) for f in loops),
         threads=prod(f[2] for f in loops) * (32 if tensor else 1),
         rows=prod(held[:-1]) * size,
         columns=held[-1] * size,
@@ -175,15 +173,19 @@ def tiles(
     element_bytes: int,
     stages: int,
     arch: Arch,
+    elements: int = 0,
 ) -> list[Modelled]:
-    """Points of one sketch that fit, best first; deterministic."""
+    """Points of one sketch that fit, best first; deterministic. `elements`: of the result, where
+    the sketch's loops may count only some of them, as those for tensor cores leave batches out."""
     if not any(_is(k, SPATIAL) for k in knobs) or not any(_is(k, REDUCTION) for k in knobs):
         return []
     rng = random.Random(sketch)
+    counted = prod(k.extent for k in knobs if _is(k, SPATIAL)) * (_FRAGMENT**2 if tensor else 1)
+    batches = max(1, elements // counted)
     found: dict[Point, Modelled] = {}
     for _ in range(DRAWS):
         point = Point(sketch, tuple(_draw(knob, tensor, rng) for knob in knobs))
-        tile = tile_of(knobs, point, tensor, element_bytes, stages)
+        tile = tile_of(knobs, point, tensor, element_bytes, stages, batches)
         if tile is not None and tile.fits(arch):
             where = (tile.threads, tile.rows, tile.columns, tile.own_rows, tile.own_columns)
             coordinates = tuple(log2(one) for one in (*where, tile.step))

@@ -63,7 +63,7 @@ def copies_met(but: int, for_groups: bool) -> Function:
     `for_groups`: tensor cores read them without the threads."""
     text = [_asm(f"cp.async.wait_group {but};")]
     if for_groups:
-        text.append(_asm("fence.proxy.async;"))
+        text.append(_asm("fence.proxy.async.shared::cta;"))
     text.append("  __syncthreads();")
     name = f"tunefarm_copies_met_{but}{'_groups' if for_groups else ''}"
     return _function(name, "void", "", "\n".join(text))
@@ -174,10 +174,16 @@ def pick_up(sums: str, count: int) -> Function:
     operands = ", ".join(f'"={letter}"(own[{n}])' for n in range(count))
     target = f"{{{{{names}}}}}" if count > 1 else names
     body = (
-        f'  asm volatile("ld.shared{vector}.b32 {target}, [%{count}];"\n'
-        f'    : {operands} : "r"(from) : "memory");'
-    ).replace("{{", "{").replace("}}", "}")
-    return _function(f"tunefarm_pick_up_{sums}_{count}", "void", f"{kind}* own, unsigned from", body)
+        (
+            f'  asm volatile("ld.shared{vector}.b32 {target}, [%{count}];"\n'
+            f'    : {operands} : "r"(from) : "memory");'
+        )
+        .replace("{{", "{")
+        .replace("}}", "}")
+    )
+    return _function(
+        f"tunefarm_pick_up_{sums}_{count}", "void", f"{kind}* own, unsigned from", body
+    )
 
 
 # --------------------------------------------------------------------------- warp by warp
@@ -203,7 +209,7 @@ def _at(layout: TileLayout, across: str, chunk: str) -> str:
 
 def _by_warps(shape: Shape) -> str:
     down, across = shape.fragments
-    _, letter, sums = _SUMS[shape.sums]
+    kind, letter, sums = _SUMS[shape.sums]
     of, each = _TYPES[shape.dtype], shape.left.element_bytes
     depth = STEP_BYTES // each
     if shape.left.deep:
@@ -244,10 +250,10 @@ def _by_warps(shape: Shape) -> str:
       for (int i = 0; i < {down}; ++i) {{
         #pragma unroll
         for (int j = 0; j < {across}; ++j) {{
+          {kind}* c = sums + (i * {across} + j) * 4;
           asm volatile("mma.sync.aligned.m16n8k{depth}.row.col.{sums}.{of}.{of}.{sums} "
             "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-            : "+{letter}"(sums[(i * {across} + j) * 4]), "+{letter}"(sums[(i * {across} + j) * 4 + 1]),
-              "+{letter}"(sums[(i * {across} + j) * 4 + 2]), "+{letter}"(sums[(i * {across} + j) * 4 + 3])
+            : "+{letter}"(c[0]), "+{letter}"(c[1]), "+{letter}"(c[2]), "+{letter}"(c[3])
             : "r"(a[at][i][0]), "r"(a[at][i][1]), "r"(a[at][i][2]), "r"(a[at][i][3]),
               "r"(b[at][j][0]), "r"(b[at][j][1]));
         }}
@@ -261,7 +267,8 @@ def _matrices(address: str, into: str, layout: TileLayout) -> str:
     names = ", ".join(f'"=r"({name})' for name in into.split(", "))
     turned = "" if layout.deep else ".trans"
     return (
-        f'asm volatile("ldmatrix.sync.aligned.m8n8.x4{turned}.shared.b16 {{%0, %1, %2, %3}}, [%4];"\n'
+        f'asm volatile("ldmatrix.sync.aligned.m8n8.x4{turned}.shared.b16 "\n'
+        f'          "{{%0, %1, %2, %3}}, [%4];"\n'
         f'          : {names}\n          : "r"({side} + {address}) : "memory");'
     )
 

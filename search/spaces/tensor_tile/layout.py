@@ -69,6 +69,8 @@ class TileLayout:
         chunks = self.width // CHUNK
         chunk = byte % self.width // CHUNK
         turned = chunk ^ (across // (_BANKS // self.width) % chunks)
-        return byte // self.width * self.panel_bytes + across * self.width + (
-            turned * CHUNK + byte % CHUNK
+        return (
+            byte // self.width * self.panel_bytes
+            + across * self.width
+            + (turned * CHUNK + byte % CHUNK)
         )

@@ -160,7 +160,9 @@ def _read(block: Stage, load: Any, made: Mapping[str, Stage]) -> _Read | None:
         load = renamed(value, here)
     variables = [v.var for v in block.node.iter_vars]
     used: list[Any] = []
-    structural_walk([*load.indices, *([] if condition is None else [condition])], (Var, used.append))
+    structural_walk(
+        [*load.indices, *([] if condition is None else [condition])], (Var, used.append)
+    )
     axes_ = frozenset(
         i for i, variable in enumerate(variables) if any(one.same_as(variable) for one in used)
     )
@@ -184,7 +186,9 @@ def _product(block: Stage, read: list[_Read], after: tuple[Stage, ...]) -> Produ
     rows = tuple(i for i in spatial if i not in batch and i not in columns)
     if any(i in right.axes and block.axes[i].extent > 1 for i in rows):
         return None
-    operands = [_operand(block, one, lines, depth) for one, lines in ((left, rows), (right, columns))]
+    operands = [
+        _operand(block, one, lines, depth) for one, lines in ((left, rows), (right, columns))
+    ]
     if operands[0] is None or operands[1] is None:
         return None
     dtype = str(operands[0].buffer.dtype)

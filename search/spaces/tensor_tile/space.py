@@ -1,4 +1,4 @@
-"""The family: every tile of a product that fits, in the order of what the hardware model expects."""
+"""The family: the tiles of a product that fit, in the order of what the hardware model expects."""
 
 from __future__ import annotations
 

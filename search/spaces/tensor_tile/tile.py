@@ -10,6 +10,7 @@ from functools import cached_property
 from math import ceil, log2
 
 from tunefarm.devices.gpu import Arch
+from tunefarm.search.spaces import gpu_costs as costs
 from tunefarm.search.spaces.family import Way
 from tunefarm.search.spaces.tensor_tile.device_text import (
     GROUP,
@@ -19,13 +20,12 @@ from tunefarm.search.spaces.tensor_tile.device_text import (
     STEP_BYTES,
     Shape,
 )
-from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, CHUNK, TileLayout
+from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, TileLayout
 
 PAD = 8
 """Sums between the rows that are laid down, so that neighbouring rows begin in other banks."""
 VECTOR = 4
 """Columns of the result that a thread finishes at once."""
-_SUM_BYTES = 4
 _OTHER_REGISTERS = 40
 """Of a thread, besides its sums and the fragments that it multiplies."""
 _MOST_REGISTERS = 255
@@ -114,7 +114,7 @@ class Plan:
     @property
     def laid_row(self) -> int:
         """Bytes from one row of the sums to the next, where they are laid down."""
-        return (self.tile.columns + PAD) * _SUM_BYTES
+        return (self.tile.columns + PAD) * costs.SUM_BYTES
 
     @property
     def shared_bytes(self) -> int:
@@ -247,34 +247,19 @@ def _sensible(plan: Plan, arch: Arch) -> bool:
 
 # ------------------------------------------------------------------- what it should take
 
-_SHARED_BYTES, _FETCHED_BYTES = 128.0, 40.0
-"""Of shared memory and of the second-level cache, that a multiprocessor reads in a cycle; see
-`gpu_tile`."""
-_COPY = 2.5
-"""Cycles for a warp's copy to shared memory: some ten instructions, four begun in a cycle."""
 _SEEN = 0.3
 """How much of what is shorter does not hide behind the longest."""
-_LATENCY, _BARRIER = 600.0, 40.0
-"""Cycles until what a step fetches is there, and until a block's threads have met."""
-_BEGIN = 1500.0
-"""Cycles of a block before its first step, and after its last."""
+_BARRIER = 40.0
+"""Cycles until a block's threads have met."""
 _WARPS_OF_PEAK = 0.62
 """Of Hopper's peak, that a warp's own instructions reach: published measurements agree on some
 three fifths."""
-_HERTZ = 1.4e9
 
 
 def expected_s(plan: Plan, arch: Arch) -> float:
     """Seconds, to order tiles by; nothing of it has been fitted to a GPU."""
-    tile, one, shape = plan.tile, plan.matrices, plan.shape
-    together = max(
-        1,
-        min(
-            arch.threads_of_all // tile.threads,
-            arch.shared_of_all // plan.shared_bytes,
-            arch.registers // (tile.threads * plan.registers),
-        ),
-    )
+    tile, one = plan.tile, plan.matrices
+    together = costs.Block(tile.threads, plan.shared_bytes, plan.registers).together(arch)
     peak = arch.tensor_lanes * 2.0 / one.element_bytes
     if arch.warp_groups and tile.cores is Cores.WARPS:
         peak *= _WARPS_OF_PEAK
@@ -284,30 +269,29 @@ def expected_s(plan: Plan, arch: Arch) -> float:
         read = (tile.rows + tile.rows // GROUP_ROWS * tile.columns) * each
     else:
         read = (tile.across * tile.rows + tile.down * tile.columns) * each
-    shared = (read + plan.stage_bytes) / _SHARED_BYTES
-    fetched = plan.stage_bytes / _FETCHED_BYTES
-    copied = sum(plan.copies) * tile.threads / arch.warp * _COPY
-    parts = (multiplying, shared, fetched, copied)
-    busy = max(parts) + _SEEN * (sum(parts) - max(parts))
-    step = max(together * busy, busy + _LATENCY / plan.ahead) + _BARRIER
+    parts = (
+        multiplying,
+        (read + plan.stage_bytes) / costs.SHARED_BYTES,
+        plan.stage_bytes / costs.FETCHED_BYTES,
+        sum(plan.copies) * tile.threads / arch.warp * costs.COPY,
+    )
+    busy = costs.overlapped(parts, _SEEN)
+    step = max(together * busy, busy + costs.LATENCY / plan.ahead) + _BARRIER
     down, across = plan.grid
     blocks = one.batches * down * across * tile.split
-    laid = tile.rows * tile.columns * _SUM_BYTES / _FETCHED_BYTES * (1.0 if tile.split == 1 else 3.0)
+    laid = costs.stored(tile.rows, tile.columns) * (1.0 if tile.split == 1 else 3.0)
     waves = ceil(blocks / (together * arch.multiprocessors))
-    cycles = waves * (plan.steps * step + _BEGIN + together * laid)
+    cycles = waves * (plan.steps * step + costs.BEGIN + together * laid)
     if tile.split > 1:  # another kernel, that waits for all of them
-        cycles += 2 * _BEGIN
+        cycles += 2 * costs.BEGIN
     if tile.together == 1 and down * across > 2 * arch.multiprocessors and down > 1 < across:
         cycles *= 1.05  # operands come from memory again
-    return cycles / _HERTZ
+    return cycles / costs.HERTZ
 
 
 def figures_of(plan: Plan) -> tuple[float, ...]:
     """Of the matrices, as a cost model has them."""
     one = plan.matrices
-    return tuple(log2(n) for n in (one.batches, one.rows, one.columns, one.length)) + (
-        float(one.element_bytes), float(one.left_deep), float(one.right_deep))  # fmt: skip
-
-
-def piece_bytes(piece: int, element_bytes: int) -> int:
-    return min(CHUNK, piece * element_bytes)
+    sizes = (one.batches, one.rows, one.columns, one.length)
+    said = (one.element_bytes, one.left_deep, one.right_deep)
+    return (*(log2(n) for n in sizes), *(float(n) for n in said))

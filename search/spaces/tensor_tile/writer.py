@@ -10,7 +10,7 @@ efficient matrix products); images are read as matrices without being copied fir
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, prod
+from math import ceil
 from typing import Any
 
 import tvm
@@ -24,7 +24,7 @@ from tvm_ffi import structural_map
 from tunefarm.search.spaces.tensor_tile import device_text as text
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
 from tunefarm.search.spaces.tensor_tile.product import Operand, Product
-from tunefarm.search.spaces.tensor_tile.tile import VECTOR, Cores, Matrices, Plan, TensorTile
+from tunefarm.search.spaces.tensor_tile.tile import VECTOR, Matrices, Plan, TensorTile
 from tunefarm.search.splice import renamed
 
 _FINISHING = 256
@@ -55,9 +55,7 @@ def written(function: Any, product: Product, tile: TensorTile) -> Any:
 
 
 def _call(function: text.Function, *arguments: Any, returns: str = "void") -> Any:
-    made = cuda_func_call(
-        function.name, *arguments, source_code=function.text, return_type=returns
-    )
+    made = cuda_func_call(function.name, *arguments, source_code=function.text, return_type=returns)
     return tirx.Evaluate(made) if returns == "void" else made
 
 
@@ -87,9 +85,7 @@ class _Writer:
         self._function, self._product, self._plan = function, product, plan
         self._tile = plan.tile
         shape = plan.shape
-        self._memory = tirx.decl_buffer(
-            (plan.shared_bytes,), "uint8", "memory", scope="shared.dyn"
-        )
+        self._memory = tirx.decl_buffer((plan.shared_bytes,), "uint8", "memory", scope="shared.dyn")
         self._sums = tirx.decl_buffer((shape.held,), product.sums, "sums", scope="local")
         self._own = tirx.decl_buffer((self._vector,), product.sums, "own", scope="local")
         self._start = Var("start", tvm.ir.PrimType("uint32"))
@@ -374,7 +370,9 @@ class _Writer:
         axes = self._product.block.axes
         long = [axis for axis in self._product.right.lines if axes[axis].extent > 1]
         last = [n for n, axis in enumerate(axes) if not axis.reduces][-1]
-        if not long or any(axes[n].extent > 1 and not axes[n].reduces for n in range(long[-1] + 1, last + 1)):
+        if not long or any(
+            axes[n].extent > 1 and not axes[n].reduces for n in range(long[-1] + 1, last + 1)
+        ):
             return 1
         return next(n for n in (VECTOR, 2, 1) if axes[long[-1]].extent % n == 0)
 

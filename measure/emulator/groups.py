@@ -1,0 +1,230 @@
+"""Four warps together: Hopper's tensor cores, which read shared memory by themselves (``wgmma``).
+
+How a descriptor names a matrix in shared memory, and which thread holds which sum: NVIDIA, Parallel
+Thread Execution ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+
+A GPU multiplies beside the threads until they wait for it. Here it is done at once, and what it
+reads is watched until then. What threads wrote for it has to be fenced, for it comes to shared
+memory another way than they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tunefarm.measure.emulator.faults import EmulatorError, Race, Unsupported
+from tunefarm.measure.emulator.memory import ALL_OF_A_WARP
+from tunefarm.measure.emulator.ptx import SIZES, Instruction, Literal
+from tunefarm.measure.emulator.values import UNSIGNED, Array
+from tunefarm.measure.emulator.warps import multiplied, parts_of, shape_of
+
+Step = Callable[[Any], None]
+GROUP, ROWS = 128, 64
+"""Threads of a group, and rows that it multiplies."""
+_WARP = 32
+_STEP_BYTES = 32
+"""Of each line of an operand, that one instruction reads."""
+_WIDTHS = {1: 128, 2: 64, 3: 32}
+"""Bytes of the lines that a descriptor's modes are for."""
+
+
+@dataclass
+class _Reading:
+    """What one instruction reads: `left` says of which groups (blocks, groups) it still does;
+    `since`: groups of instructions that each had closed before; `places`: that it reads, by (block,
+    group, byte)."""
+
+    left: Array
+    since: Array
+    places: Array
+
+
+class Groups:
+    """Of one `machine.Run`: what its tensor cores are at."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self._closed = np.zeros((run.blocks, max(1, run.threads // GROUP)), np.int32)
+        self._reading: list[_Reading] = []
+        self._unfenced = np.zeros(run.shape, bool)
+
+    def wrote(self, threads: Array) -> None:
+        """These threads' own writes to shared memory are there."""
+        self._unfenced = self._unfenced | threads
+
+    def fence(self) -> None:
+        """What a thread wrote is there for the tensor cores too."""
+        self._unfenced = self._unfenced & ~self._run.active()
+
+    def writes(self, places: Array, size: int) -> None:
+        """
+        Raises:
+            Race: something is read there that nobody has waited for.
+        """
+        for one in self._reading:
+            places_ = one.places[one.left]
+            first = places_.min(initial=np.iinfo(np.int64).max)
+            last = places_.max(initial=-1)
+            near = places[(places + size > first) & (places <= last)]
+            if near.size and np.isin(near[:, None] + np.arange(size), places_).any():
+                raise Race("write to shared memory that tensor cores still read")
+
+    def reads(self, here: Array, places: Array) -> None:
+        """
+        Raises:
+            Race: a thread of the block has written without a fence.
+        """
+        if (self._unfenced.any(-1) & here.any(-1)).any():
+            raise Race("tensor cores read shared memory that was written without a fence")
+        self._reading.append(_Reading(here.copy(), self._closed.copy(), places))
+
+    def close(self, here: Array) -> None:
+        self._closed = self._closed + here
+
+    def wait(self, here: Array, but: int) -> None:
+        for one in self._reading:
+            one.left = one.left & ~(here & (one.since < self._closed - but))
+        self._reading = [one for one in self._reading if one.left.any()]
+
+
+def _by_group(run: Any, value: Array) -> Array:
+    """(blocks, groups, threads of a group)."""
+    return np.broadcast_to(value, run.shape).reshape(run.blocks, -1, GROUP)
+
+
+def _together(run: Any) -> Array:
+    """Which groups are here, (blocks, groups).
+
+    Raises:
+        EmulatorError: of one only some threads are, or the block is not made of groups.
+    """
+    if run.threads % GROUP:
+        raise EmulatorError("a block that is not made of groups of four warps")
+    active = _by_group(run, run.active())
+    whole = active.all(-1)
+    if (active.any(-1) != whole).any():
+        raise EmulatorError("only some threads of a group come to what all do together")
+    return whole
+
+
+def make(translator: Any, instruction: Instruction) -> Step:
+    """
+    Raises:
+        Unsupported: what is not known.
+    """
+    what = instruction.parts[1]
+    if what == "fence":
+        return lambda run: None  # registers are done with in order
+    if what == "commit_group":
+        return lambda run: run.groups.close(_together(run))
+    if what == "wait_group":
+        (number,) = instruction.operands
+        if not isinstance(number, Literal):
+            raise Unsupported(instruction.text)
+        but = int(number.text)
+        return lambda run: run.groups.wait(_together(run), but)
+    if what == "mma_async" and "sp" not in instruction.parts:
+        return _multiply(translator, instruction)
+    raise Unsupported(instruction.text)
+
+
+def sum_places(columns: int) -> tuple[Array, Array]:
+    """Rows and columns of a group's sums, by (thread, register)."""
+    thread, register = np.ogrid[:GROUP, : columns // 2]
+    row = thread // _WARP * 16 + thread % _WARP // 4 + register // 2 % 2 * 8
+    column = register // 4 * 8 + thread % 4 * 2 + register % 2
+    shape = (GROUP, columns // 2)
+    return np.broadcast_to(row, shape), np.broadcast_to(column, shape)
+
+
+def _multiply(translator: Any, instruction: Instruction) -> Step:
+    parts = instruction.parts
+    m, n, k = shape_of(parts)
+    to, of, other = parts[-3:]
+    target, left, right, said, *numbers = instruction.operands
+    flags = [int(one.text) for one in numbers if isinstance(one, Literal)]
+    if (
+        m != ROWS
+        or of != other
+        or len(flags) != len(numbers)
+        or any(scale != 1 for scale in flags[:2])
+        or to not in ("f32", "s32")
+        or k * SIZES[of] != _STEP_BYTES
+    ):
+        raise Unsupported(instruction.text)
+    turned = (*flags[2:], 0, 0)[:2]
+    registers = parts_of(target)
+    sums = [translator.value(one, "b32") for one in registers]
+    puts = [translator.put(one, "b32") for one in registers]
+    a, b = (translator.value(one, "b64") for one in (left, right))
+    adds = translator.value(said, "pred")
+    row, column = sum_places(n)
+
+    def step(run: Any) -> None:
+        here = _together(run)
+        lefts = _matrix(run, here, a(run), (ROWS, k), SIZES[of], turned[0])
+        rights = _matrix(run, here, b(run), (n, k), SIZES[of], turned[1])
+        total = np.zeros((*here.shape, ROWS, n), np.uint32)
+        added = _by_group(run, adds(run))
+        for number, value in enumerate(sums):
+            total[..., row[:, number], column[:, number]] = np.where(
+                added, _by_group(run, value(run)), np.uint32(0)
+            )
+        made = multiplied(of, lefts, np.swapaxes(rights, -1, -2), to, total, to)
+        for number, put in enumerate(puts):
+            put(run, made[..., row[:, number], column[:, number]].reshape(run.shape))
+
+    return step
+
+
+def _matrix(
+    run: Any, here: Array, descriptor: Array, shape: tuple[int, int], size: int, turned: int
+) -> Array:
+    """The bits of an operand that a descriptor names, (blocks, groups, lines, terms)."""
+    said = _by_group(run, descriptor)
+    if (said != said[..., :1])[here].any():
+        raise EmulatorError("the threads of a group name different matrices")
+    place = said[..., 0].astype(np.uint64)
+    modes = {int(one) for one in (place[here] >> np.uint64(62)).flat}
+    if len(modes) != 1 or not modes <= _WIDTHS.keys():
+        raise Unsupported("matrices whose pieces keep their order")
+    width = _WIDTHS[modes.pop()]
+    if ((place >> np.uint64(49)) & np.uint64(7))[here].any():
+        raise Unsupported("a matrix whose pattern begins elsewhere")
+    start, leading, stride = (
+        ((place >> np.uint64(bit)) & np.uint64(0x3FFF)).astype(np.int64)[..., None, None] * 16
+        for bit in (0, 16, 32)
+    )
+    line, term = np.ogrid[: shape[0], : shape[1]]
+    if turned:
+        if size != 2:
+            raise Unsupported("a turned matrix of what is not in 16 bits")
+        of = width // size
+        offset = line % of * size + line // of * leading + term % 8 * width + term // 8 * stride
+    else:
+        offset = line // 8 * stride + line % 8 * width + term * size
+    address = start + offset
+    address = address ^ ((address >> 7 & (width // 16 - 1)) << 4)
+    mask = np.broadcast_to(here[..., None, None], address.shape)
+    memory, offsets = run.window("shared", address, None if here.all() else mask)
+    places = np.broadcast_to(
+        memory.checked(offsets, size, None if here.all() else mask), address.shape
+    )
+    if run.watches:
+        _watch(run, here, offsets, places, size)
+    return memory.read(places, UNSIGNED[size])
+
+
+def _watch(run: Any, here: Array, offsets: Array, places: Array, size: int) -> None:
+    warp = np.broadcast_to(np.arange(here.shape[1])[None, :, None, None] * 4, offsets.shape)
+    moment = np.broadcast_to(_by_group(run, run.moment)[..., :1, None], offsets.shape)
+    active = np.broadcast_to(here[..., None, None], offsets.shape)
+    all_of_it = np.full(int(active.sum()), ALL_OF_A_WARP, np.int32)
+    of_warp, when = warp[active].astype(np.int32), moment[active]
+    run.shared.watch.reads(places[active], size, all_of_it, of_warp, when)
+    bytes_ = places.reshape(*here.shape, -1)[..., None] + np.arange(size)
+    run.groups.reads(here, bytes_.reshape(*here.shape, -1))

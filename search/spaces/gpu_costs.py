@@ -1,0 +1,55 @@
+"""What the models of GPU schedules have in common, so that their seconds can be compared: what a
+multiprocessor does in a cycle besides multiplying. From specifications; nothing of it has been
+fitted to a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tunefarm.devices.gpu import Arch
+
+SUM_BYTES = 4
+SHARED_BYTES, FETCHED_BYTES = 128, 40.0
+"""Of shared memory and of the second-level cache, that a multiprocessor reads in a cycle: an A100's
+by its whitepaper, which gives the cache 5120 bytes for 108 multiprocessors. What blocks fetch in
+common is in that cache."""
+COPY = 2.5
+"""Cycles for a warp's copy to shared memory: some ten instructions, four begun in a cycle."""
+LATENCY = 600.0
+"""Cycles until what a step fetches is there; with several stages, it was asked for steps ago."""
+BEGIN = 1500.0
+"""Cycles of a block before its first step, and after its last."""
+HERTZ = 1.4e9
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a block takes of a multiprocessor; `registers` are a thread's."""
+
+    threads: int
+    shared_bytes: int
+    registers: int
+
+    def together(self, arch: Arch) -> int:
+        """Blocks that a multiprocessor holds at a time, at least one."""
+        return max(
+            1,
+            min(
+                arch.threads_of_all // self.threads,
+                arch.shared_of_all // max(1, self.shared_bytes),
+                arch.registers // (self.threads * self.registers),
+            ),
+        )
+
+
+def overlapped(parts: Sequence[float], seen: float) -> float:
+    """Cycles of what goes on at a time; `seen`: how much of what is shorter does not hide behind
+    the longest."""
+    longest = max(parts)
+    return longest + seen * (sum(parts) - longest)
+
+
+def stored(rows: int, columns: int) -> float:
+    """Cycles to write a tile of sums."""
+    return rows * columns * SUM_BYTES / FETCHED_BYTES
