@@ -54,6 +54,8 @@ def targets_of(
                 skipped[target.text] = error.message
             continue
         resolved = target.with_attrs(dict(device.target.attrs))
+        if target.kind == "cuda":
+            resolved = completed(resolved)
         if any((t.resolved, t.device) == (resolved, device) for t in chosen):
             continue  # the same target under another name
         tools = _toolchain(target, local_devices(home)[0] if target.kind == "cuda" else device)

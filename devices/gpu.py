@@ -92,6 +92,29 @@ def arch_of(target: Target) -> Arch:
     return _ARCHS[int(match[1])]
 
 
+def multiplies_tf32(target: Target) -> bool:
+    """Whether `target` allows that products of float32 are computed from ten of its 23 bits.
+
+    Raises:
+        UnsupportedTarget: it allows something else, or its tensor cores cannot.
+    """
+    allowed = target.get("precision")
+    if allowed in (None, "float32"):
+        return False
+    arch = arch_of(target)
+    if allowed != "tf32":
+        raise UnsupportedTarget(
+            f"target {target.text!r}: no precision {allowed!r} is known",
+            hint="Write cuda:precision=tf32, or leave it away for float32.",
+        )
+    if "tf32" not in arch.tensor_cores:
+        raise UnsupportedTarget(
+            f"target {target.text!r}: the tensor cores of {arch.name} have no tf32",
+            hint="From sm_80 on they do.",
+        )
+    return True
+
+
 def with_dynamic_shared(target: Target) -> Target:
     """`target` for kernels whose shared memory is asked for at launch."""
     limits = {**dict(target.attrs), "max_shared_memory_per_block": arch_of(target).shared}
@@ -102,9 +125,10 @@ def completed(target: Target) -> Target:
     """`target` with the limits that schedules must keep, where it does not name them itself.
 
     Raises:
-        UnsupportedTarget: see `arch_of`.
+        UnsupportedTarget: see `arch_of` and `multiplies_tf32`.
     """
     arch = arch_of(target)
+    multiplies_tf32(target)
     return target.with_attrs(
         {
             "max_shared_memory_per_block": STATIC_SHARED,

@@ -67,7 +67,7 @@ def identified(device: Device, kind: str) -> dict[str, Any]:
 def probe_llvm(target: Target) -> dict[str, Any]:
     """Runs in the child: the processor as a `Device`'s dictionary."""
     cores = cpu.usable_cores()
-    resolved = make_target("llvm", {**dict(target.attrs), "num-cores": cores})
+    resolved = make_target("llvm", {**dict(target.hardware.attrs), "num-cores": cores})
     device = Device(
         id="",
         sku=cpu.cpu_model(),
@@ -97,7 +97,7 @@ def probe_cuda(target: Target) -> dict[str, Any]:
     if not gpu.exist:
         raise NoDevice("the driver shows no GPU", hint="nvidia-smi says what it sees")
     arch = "sm_" + str(gpu.compute_version).replace(".", "")
-    named = {key: value for key, value in target.attrs if key != "arch"}
+    named = {key: value for key, value in target.hardware.attrs if key != "arch"}
     l2 = int(getattr(gpu, "l2_cache_size_bytes", 0) or 0)
     here = driver()
     device = Device(

@@ -9,6 +9,9 @@ from typing import Any
 from tunefarm.errors import UnsupportedTarget, UsageError
 
 TUNABLE_KINDS = ("llvm", "cuda")
+ALLOWANCES = frozenset({"precision"})
+"""Attributes that say what kernels may do, and nothing of the hardware: TVM and devices have none
+of them."""
 _OTHER_TVM_KINDS = ("c", "hexagon", "metal", "nvptx", "opencl", "rocm", "vulkan", "webgpu")
 
 
@@ -27,7 +30,12 @@ class Target:
     @property
     def tvm(self) -> dict[str, str | int]:
         """The dictionary `tvm.target.Target` takes."""
-        return {"kind": self.kind, **dict(self.attrs)}
+        return {"kind": self.kind, **dict(self.hardware.attrs)}
+
+    @property
+    def hardware(self) -> Target:
+        """Without what it allows."""
+        return Target(self.kind, tuple(one for one in self.attrs if one[0] not in ALLOWANCES))
 
     def get(self, key: str) -> str | int | None:
         return dict(self.attrs).get(key)
@@ -37,12 +45,16 @@ class Target:
         return make_target(self.kind, {**attrs, **dict(self.attrs)})
 
     def admits(self, other: Target) -> bool:
-        """True when `other` is of this kind and has every attribute that this one names."""
+        """True when `other` is of this kind and has every attribute of hardware that this one
+        names."""
         theirs = dict(other.attrs)
-        return self.kind == other.kind and all(theirs.get(k) == v for k, v in self.attrs)
+        return self.kind == other.kind and all(theirs.get(k) == v for k, v in self.hardware.attrs)
 
     def to_json(self) -> str:
-        return json.dumps(self.tvm, sort_keys=True)
+        return json.dumps(self.to_dict(), sort_keys=True)
+
+    def to_dict(self) -> dict[str, str | int]:
+        return {"kind": self.kind, **dict(self.attrs)}
 
 
 def make_target(kind: str, attrs: dict[str, str | int]) -> Target:
@@ -85,6 +97,11 @@ def parse_target(text: str) -> Target:
                 hint="Write attributes as llvm:mcpu=znver5:num-cores=4.",
             )
         attrs[key] = int(value) if value.isdigit() else value
+    if kind != "cuda" and ALLOWANCES & attrs.keys():
+        raise UnsupportedTarget(
+            f"target {text!r}: only cuda has a precision to choose",
+            hint="A processor computes in float32.",
+        )
     return make_target(kind, attrs)
 
 

@@ -9,6 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 HALF = ("float16", "bfloat16")
+TF32 = "tf32"
+"""float32 of which products see ten bits, on tensor cores; no tensor is of that type."""
+ROUGH = (*HALF, TF32)
+"""What a product's factors may be rounded to; its sums are in float32."""
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -40,13 +44,18 @@ def from_npz(array: NDArray[Any], name: str) -> NDArray[Any]:
     return array
 
 
+_STEPS = {"bfloat16": 2.0**-7, TF32: 2.0**-10}
+
+
 def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def rounding(name: str) -> float:
     """The distance from one to the next number of a floating-point type."""
-    return 2.0**-7 if name == "bfloat16" else float(np.finfo(name).eps)
+    if name in _STEPS:
+        return _STEPS[name]
+    return float(np.finfo(name).eps)
 
 
 def narrowest(names: Iterable[str]) -> str:

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import onnx
 
+from tunefarm.devices.gpu import multiplies_tf32
 from tunefarm.devices.target import Target
 from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
 from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
-from tunefarm.frontend.dtypes import is_float, narrowest, numpy_dtype
+from tunefarm.frontend.dtypes import TF32, is_float, narrowest, numpy_dtype
 from tunefarm.frontend.half import half_types, widen_inside, widen_islands
 from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
 from tunefarm.frontend.onnx_padding import fold_padding
@@ -196,7 +197,7 @@ def run_import(request: ImportRequest) -> None:
                 "kernels": sum(task.weight for task in tasks),
                 "distinct_kernels": len(tasks),
                 "parameter_bytes": parameter_bytes,
-                "precision": "float32" if for_processor else narrowest(types),
+                "precision": _precision(types, request.target),
                 "target": request.target.text,
             },
         )
@@ -207,6 +208,13 @@ def run_import(request: ImportRequest) -> None:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _precision(types: frozenset[str], target: Target) -> str:
+    """See `Program.precision`."""
+    if target.kind == "llvm":
+        return "float32"
+    return narrowest([*types, TF32] if multiplies_tf32(target) else types)
 
 
 def _check_operators(model: onnx.ModelProto) -> None:

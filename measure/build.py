@@ -25,12 +25,15 @@ class Library:
         packed: the inputs that its packing function makes (`replay.kernel_module`).
         prepack: the packing function's file; candidates that pack alike share it.
         resources: of each GPU kernel in it, as its compiler says.
+        multiplies: what it rounds factors of products to, where that is none of its arguments'
+            types; see `frontend.dtypes.TF32`.
     """
 
     path: Path
     packed: tuple[tuple[int, TensorSpec], ...]
     prepack: Path | None = None
     resources: tuple[Resources, ...] = ()
+    multiplies: str = ""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def _cuda_library(kernel: Any, request: BuildRequest) -> Library:
                 f"{one.shared_bytes} bytes of shared memory, do not fit {arch.name}"
             )
     link(built, request.library, imports)
-    return Library(request.library, (), None, resources)
+    return Library(request.library, (), None, resources, cubin.multiplies(built))
 
 
 def _prepack(module: Any, target: Any, directory: Path) -> Path:

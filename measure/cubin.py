@@ -13,6 +13,7 @@ from typing import Any
 
 import tvm_ffi
 
+from tunefarm.frontend.dtypes import TF32
 from tunefarm.measure.cuda import Resources, compile_cuda
 
 _SOURCE, _MACHINE = b"cuda", b"cubin"
@@ -32,6 +33,12 @@ def device_modules(module: Any) -> list[Any]:
             found.append(one)
         left += list(one.imports)
     return found
+
+
+def multiplies(module: Any) -> str:
+    """See `Library.multiplies`."""
+    rounded = any(".tf32." in one.inspect_source() for one in device_modules(module))
+    return TF32 if rounded else ""
 
 
 def pack_imports(module: Any, arch: str) -> tuple[Any, tuple[Resources, ...]]:

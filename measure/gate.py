@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunefarm.frontend.dtypes import HALF, is_float, numpy_dtype, rounding
+from tunefarm.frontend.dtypes import HALF, ROUGH, is_float, numpy_dtype, rounding
 from tunefarm.frontend.program import TensorSpec
 
 Array = NDArray[Any]
@@ -28,18 +28,18 @@ def tolerance(dtype: str, reduction: int) -> Tolerance:
     """Allowed error of one output element, relative to the output's scale.
 
     Reordering a sum of n terms moves it by about sqrt(n) roundings; 32 of those are allowed. What
-    is rounded to half precision was summed in single precision: 4 roundings. Integers must be
-    exact.
+    is rounded to half precision, or whose factors are rounded to tf32, was summed in single
+    precision: 4 roundings. Integers must be exact.
 
     Args:
-        dtype: the narrowest type of floating-point numbers that the kernel reads or writes; that of
-            its result where it has none.
+        dtype: the narrowest type of floating-point numbers that the kernel reads, multiplies or
+            writes; that of its result where it has none.
         reduction: terms summed into one element, at least 1.
     """
-    if not is_float(numpy_dtype(dtype)):
+    if dtype not in ROUGH and not is_float(numpy_dtype(dtype)):
         return Tolerance(0.0, 0.0)
     error = 4 * rounding(dtype)
-    if dtype not in HALF:
+    if dtype not in ROUGH:
         error *= 8 * math.sqrt(max(1, reduction))
     return Tolerance(error, error)
 
@@ -100,7 +100,7 @@ class Parity:
 
     `max_rel_err` is per element, over the larger of the reference's magnitude and 1 % of its
     root mean square (an element that cancels to almost nothing has no relative error to speak of);
-    of a model in half precision, all of the root mean square.
+    of a model in half precision or in tf32, all of the root mean square.
     """
 
     max_abs_err: float
@@ -110,13 +110,14 @@ class Parity:
 
 
 def parity(results: list[Array], references: list[Array], precision: str = "float32") -> Parity:
-    """Worst error over all outputs: at most 1e-3, or 16 roundings of half precision; and a rounding
-    more of an output that is in half precision itself.
+    """Worst error over all outputs: at most 1e-3, or 16 roundings of half precision or tf32; and a
+    rounding more of an output that is in half precision itself.
 
     Args:
-        precision: the narrowest type of the floating-point numbers that kernels hand on.
+        precision: the narrowest type of the floating-point numbers that kernels hand on, or that
+            they may multiply.
     """
-    half = precision in HALF
+    half = precision in ROUGH
     limit, least = (16 * rounding(precision), 1.0) if half else (1e-3, 0.01)
     passed, worst_abs, worst_rel = True, 0.0, 0.0
     for result, reference in zip(results, references, strict=True):

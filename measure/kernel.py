@@ -209,7 +209,7 @@ def screen(
         inputs, reference = arguments.get(facts, seed)
         bound = kernel.bind(inputs)
         elapsed = _seconds(kernel, bound)
-        _check(bound[-1].numpy(), reference, facts, seed)
+        _check(bound[-1].numpy(), reference, facts, seed, library.multiplies)
     if steady is not None:
         steady.wait()
     number = calls_per_sample(elapsed, protocol)
@@ -233,19 +233,22 @@ def calls_per_sample(elapsed_s: float, protocol: Protocol) -> int:
     return max(1, math.ceil(protocol.sample_s / max(elapsed_s, 1e-7)))
 
 
-def _check(result: Array, reference: Array, facts: KernelFacts, seed: int) -> None:
+def _check(result: Array, reference: Array, facts: KernelFacts, seed: int, multiplies: str) -> None:
     output = facts.args[-1]
-    allowed = tolerance(_precision(facts), reduction_length(facts.flops, output))
+    allowed = tolerance(_precision(facts, multiplies), reduction_length(facts.flops, output))
     wrong = disagreement(result, reference, allowed)
     if wrong:
         raise WrongResult(f"inputs of seed {seed}: {wrong}")
 
 
-def _precision(facts: KernelFacts) -> str:
+def _precision(facts: KernelFacts, multiplies: str) -> str:
     """The narrowest type of floating-point numbers among a kernel's arguments: what it computes may
-    be rounded to that inside. That of its result, where this is none of them."""
+    be rounded to that inside, or to what it multiplies. That of its result, where this is none of
+    them."""
     dtypes = [spec.dtype for spec in facts.args if is_float(numpy_dtype(spec.dtype))]
-    return narrowest(dtypes) if facts.args[-1].dtype in dtypes else facts.args[-1].dtype
+    if facts.args[-1].dtype not in dtypes:
+        return facts.args[-1].dtype
+    return narrowest([*dtypes, *([multiplies] if multiplies else [])])
 
 
 def race(
@@ -270,7 +273,7 @@ def race(
         bound = kernel.bind(inputs)
         estimates[name] = _seconds(kernel, bound)
         try:
-            _check(bound[-1].numpy(), reference, facts, protocol.seeds[0])
+            _check(bound[-1].numpy(), reference, facts, protocol.seeds[0], library.multiplies)
             kernels[name] = (kernel, kernel.in_turns(bound, protocol))
         except WrongResult:
             del estimates[name]

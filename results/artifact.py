@@ -117,7 +117,7 @@ def _schedules(
     if traces is None:
         program, traces = _untuned(program), {}
     return {
-        "target": target.resolved.tvm,
+        "target": target.resolved.to_dict(),
         "toolchain": target.toolchain,
         "model_digest": program.evidence["digest"],
         "layout": program.evidence["layout"],
@@ -162,7 +162,7 @@ def _manifest(
             "producer": program.evidence["producer"],
             "opset": program.evidence["opset"],
         },
-        "target": target.resolved.tvm,
+        "target": target.resolved.to_dict(),
         "device": {"sku": device.sku, "fingerprint": device.fingerprint, "id": device.id},
         "requires": {
             "os": sys.platform,
@@ -173,7 +173,7 @@ def _manifest(
         },
         "toolchain": dict(device.toolchain),
         "threads": device.cores,
-        "precision": sorted({spec.dtype for spec in program.inputs}),
+        "precision": sorted({spec.dtype for spec in program.inputs} | {program.precision}),
         "inputs": [dataclasses.asdict(spec) for spec in program.inputs],
         "outputs": [dataclasses.asdict(spec) for spec in program.outputs],
         "shape_profiles": [{"guards": {s.name: list(s.shape) for s in program.inputs}}],

@@ -213,21 +213,21 @@ def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     function = schedule.mod["main"]
     for key, completed in ((PREFETCH, prefetching), (STREAM, streaming)):
         function = completed(function) if f'"{key}"' in trace else function
-    return in_full(function, completed_by(trace))
+    return in_full(function, target, completed_by(trace))
 
 
-def in_full(function: Any, point: str | None) -> Any:
+def in_full(function: Any, target: Target, point: str | None) -> Any:
     """A scheduled kernel, or the one that its point alone stands for.
 
     Raises:
-        InvalidTrace: the point does not fit the kernel.
+        InvalidTrace: the point does not fit the kernel or the target.
     """
     from tunefarm.search.spaces.tensor_tile import space
 
     if point is None or point.partition(" ")[0] != space.FAMILY:
         return function
     try:
-        return space.in_full(function, point)
+        return space.in_full(function, target, point)
     except ValueError as error:
         raise InvalidTrace(str(error)) from error
 

@@ -3,13 +3,16 @@ NVIDIA's libraries, in the processes that measure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import tvm
 from tvm import te, topi
 
 from tunefarm.devices.gpu import completed
-from tunefarm.devices.target import make_target, parse_target
+from tunefarm.devices.target import Target, make_target, parse_target
 from tunefarm.frontend.tir import argument_specs
 from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest
 from tunefarm.measure.facts import KernelFacts
@@ -38,12 +41,25 @@ def product(dtype: str, rows: int = 64, depth: int = 128, columns: int = 64, tur
     return workload([left, right, made if dtype == "float32" else topi.cast(made, dtype)])
 
 
+@contextmanager
+def stack_on_paper(directory: Path, target: Target = TARGET) -> Iterator[Stack]:
+    """A `Stack` whose processes find a GPU of `target`'s architecture."""
+    from tunefarm.measure.emulator.stand_in import environment
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(directory, str(target.get("arch"))).items():
+            patch.setenv(name, value)
+        made = Stack(directory, target)
+        yield made
+        made.close()
+
+
 class Stack:
     """Builds kernels for a GPU of paper and screens them there; what they are to compute, the same
     kernel on the processor says."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, target: Target = TARGET) -> None:
+        self.directory, self.target = directory, target
         self.builder = Builder(300.0)
         self.host = Runner(2, PROTOCOL.memory_bytes)
         self.gpu = Runner(2, PROTOCOL.memory_bytes, kind="cuda")
@@ -69,7 +85,7 @@ class Stack:
 
     def screened(self, kernel: tuple[Path, KernelFacts], trace: str = UNTUNED) -> ScreenOutcome:
         path, facts = kernel
-        built = self._build(path, TARGET, trace)
+        built = self._build(path, self.target, trace)
         assert built.library is not None, built.failure
         return self.gpu.screen(ScreenRequest(built.library, facts, PROTOCOL, None))
 

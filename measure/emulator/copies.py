@@ -46,7 +46,7 @@ class Copies:
         places = run.shared.checked(np.broadcast_to(offsets, run.shape), size, run.mask)
         if run.watches:
             run.watched(run.shared.watch.writes, places, size)
-            run.groups.writes(places[run.active()], size)
+            run.groups.writes(places[run.active()])
         _, source = run.window("global", source, run.mask)
         active = run.active()
         wanted = np.broadcast_to(given, run.shape)

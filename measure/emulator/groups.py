@@ -28,6 +28,8 @@ GROUP, ROWS = 128, 64
 _WARP = 32
 _STEP_BYTES = 32
 """Of each line of an operand, that one instruction reads."""
+_PIECE = 16
+"""Bytes that are read as a whole, from a multiple of as many on; no thread writes more at once."""
 _WIDTHS = {1: 128, 2: 64, 3: 32}
 """Bytes of the lines that a descriptor's modes are for."""
 
@@ -35,12 +37,12 @@ _WIDTHS = {1: 128, 2: 64, 3: 32}
 @dataclass
 class _Reading:
     """What one instruction reads: `left` says of which groups (blocks, groups) it still does;
-    `since`: groups of instructions that each had closed before; `places`: that it reads, by (block,
-    group, byte)."""
+    `since`: groups of instructions that each had closed before; `pieces`: numbers of the pieces of
+    shared memory, (blocks, groups, elements)."""
 
     left: Array
     since: Array
-    places: Array
+    pieces: Array
 
 
 class Groups:
@@ -50,6 +52,7 @@ class Groups:
         self._run = run
         self._closed = np.zeros((run.blocks, max(1, run.threads // GROUP)), np.int32)
         self._reading: list[_Reading] = []
+        self._busy = np.zeros(len(run.shared.bytes) // _PIECE, np.int64)
         self._unfenced = np.zeros(run.shape, bool)
 
     def wrote(self, threads: Array) -> None:
@@ -60,18 +63,14 @@ class Groups:
         """What a thread wrote is there for the tensor cores too."""
         self._unfenced = self._unfenced & ~self._run.active()
 
-    def writes(self, places: Array, size: int) -> None:
-        """
+    def writes(self, places: Array) -> None:
+        """At what begins there, and ends within the same piece.
+
         Raises:
             Race: something is read there that nobody has waited for.
         """
-        for one in self._reading:
-            places_ = one.places[one.left]
-            first = places_.min(initial=np.iinfo(np.int64).max)
-            last = places_.max(initial=-1)
-            near = places[(places + size > first) & (places <= last)]
-            if near.size and np.isin(near[:, None] + np.arange(size), places_).any():
-                raise Race("write to shared memory that tensor cores still read")
+        if self._reading and self._busy[places // _PIECE].any():
+            raise Race("write to shared memory that tensor cores still read")
 
     def reads(self, here: Array, places: Array) -> None:
         """
@@ -80,14 +79,21 @@ class Groups:
         """
         if (self._unfenced.any(-1) & here.any(-1)).any():
             raise Race("tensor cores read shared memory that was written without a fence")
-        self._reading.append(_Reading(here.copy(), self._closed.copy(), places))
+        pieces = places.reshape(*here.shape, -1) // _PIECE
+        self._reading.append(_Reading(here.copy(), self._closed.copy(), pieces))
+        self._busy += self._counted(pieces[here])
+
+    def _counted(self, pieces: Array) -> Array:
+        return np.bincount(pieces.reshape(-1), minlength=len(self._busy))
 
     def close(self, here: Array) -> None:
         self._closed = self._closed + here
 
     def wait(self, here: Array, but: int) -> None:
         for one in self._reading:
-            one.left = one.left & ~(here & (one.since < self._closed - but))
+            done = one.left & here & (one.since < self._closed - but)
+            self._busy -= self._counted(one.pieces[done])
+            one.left = one.left & ~done
         self._reading = [one for one in self._reading if one.left.any()]
 
 
@@ -226,5 +232,4 @@ def _watch(run: Any, here: Array, offsets: Array, places: Array, size: int) -> N
     all_of_it = np.full(int(active.sum()), ALL_OF_A_WARP, np.int32)
     of_warp, when = warp[active].astype(np.int32), moment[active]
     run.shared.watch.reads(places[active], size, all_of_it, of_warp, when)
-    bytes_ = places.reshape(*here.shape, -1)[..., None] + np.arange(size)
-    run.groups.reads(here, bytes_.reshape(*here.shape, -1))
+    run.groups.reads(here, places)

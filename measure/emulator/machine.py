@@ -281,7 +281,7 @@ class Run:
         places = memory.checked(offsets, size, self.mask)
         if memory is self.shared and self.watches:
             self.watched(self.shared.watch.writes, places, size)
-            self.groups.writes(places if self.mask is None else places[self.mask], size)
+            self.groups.writes(places if self.mask is None else places[self.mask])
             self.groups.wrote(self.active())
         active = self.mask
         for number, value in enumerate(values):

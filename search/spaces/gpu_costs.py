@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from tunefarm.devices.gpu import Arch
 
@@ -21,6 +22,8 @@ LATENCY = 600.0
 BEGIN = 1500.0
 """Cycles of a block before its first step, and after its last."""
 HERTZ = 1.4e9
+_SCHEDULERS = 4
+"""Of a multiprocessor: as many warps at least keep all of its units at work."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +34,21 @@ class Block:
     shared_bytes: int
     registers: int
 
-    def together(self, arch: Arch) -> int:
-        """Blocks that a multiprocessor holds at a time, at least one."""
+    def together(self, arch: Arch, blocks: int) -> int:
+        """How many of `blocks` a multiprocessor has at a time, at least one."""
         return max(
             1,
             min(
                 arch.threads_of_all // self.threads,
                 arch.shared_of_all // max(1, self.shared_bytes),
                 arch.registers // (self.threads * self.registers),
+                ceil(blocks / arch.multiprocessors),
             ),
         )
+
+    def awake(self, arch: Arch, together: int) -> float:
+        """Share of a multiprocessor's units that `together` blocks have warps for."""
+        return min(1.0, together * self.threads / (_SCHEDULERS * arch.warp))
 
 
 def overlapped(parts: Sequence[float], seen: float) -> float:

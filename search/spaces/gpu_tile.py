@@ -28,8 +28,6 @@ _SEEN = 0.5
 measured; so larger tiles of a thread win where multiplying is the bound anyway."""
 _MOST_COPIED = 16
 """Elements, and bytes, that a thread copies at once."""
-_SCHEDULERS = 4
-"""Of a multiprocessor: as many warps at least keep all of its units at work."""
 _BARRIER = 60.0
 """Cycles of a step until its block's threads have met twice."""
 _FRAGMENT = 16
@@ -92,11 +90,12 @@ def expected_s(tile: Tile, arch: Arch) -> float:
     """Seconds at 1.4 GHz: to order tiles by, not to quote. Steps are bound by multiplying, by
     shared memory or by what they fetch, or, where too few blocks share a multiprocessor, by waiting
     for it; the last wave of blocks may be half empty."""
-    together = costs.Block(tile.threads, tile.shared_bytes, tile.sums + 32).together(arch)
+    block = costs.Block(tile.threads, tile.shared_bytes, tile.sums + 32)
+    together = block.together(arch, tile.blocks)
     steps = tile.depth / tile.step
     products = tile.rows * tile.columns * tile.depth
-    awake = min(1.0, together * tile.threads / (_SCHEDULERS * arch.warp))
-    multiplying = products / (arch.tensor_lanes if tile.tensor else arch.lanes) / awake
+    lanes = arch.tensor_lanes if tile.tensor else arch.lanes
+    multiplying = products / lanes / block.awake(arch, together)
     units = tile.threads // arch.warp if tile.tensor else tile.threads
     read = units * (tile.own_rows + tile.own_columns) * tile.depth * tile.element_bytes
     fetched = (tile.rows + tile.columns) * tile.depth * tile.element_bytes

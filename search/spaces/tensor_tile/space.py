@@ -7,7 +7,7 @@ from typing import Any
 
 import tvm
 
-from tunefarm.devices.gpu import arch_of
+from tunefarm.devices.gpu import arch_of, multiplies_tf32
 from tunefarm.devices.target import Target
 from tunefarm.search.spaces.family import FewWays, in_words
 from tunefarm.search.spaces.tensor_tile.product import product_of
@@ -31,7 +31,10 @@ def tensor_tile_space(workload: Any, target: Target) -> FewWays[TensorTile] | No
         return None
     arch = arch_of(target)
     product = product_of(workload)
-    if product is None or not arch.copies_aside or product.dtype not in arch.tensor_cores:
+    if product is None or not arch.copies_aside:
+        return None
+    multiplied = (*arch.tensor_cores, *(["float32"] if multiplies_tf32(target) else []))
+    if product.dtype not in multiplied:
         return None
     matrices = matrices_of(product)
 
@@ -46,16 +49,16 @@ def tensor_tile_space(workload: Any, target: Target) -> FewWays[TensorTile] | No
     return FewWays(FAMILY, workload, ways, expected, lambda _schedule, _tile: None, figures)
 
 
-def in_full(function: Any, point: str) -> Any:
+def in_full(function: Any, target: Target, point: str) -> Any:
     """The kernel that `point`, in words, is of `function`.
 
     Raises:
-        ValueError: it is none of this family, or does not fit the kernel.
+        ValueError: it is none of this family, or does not fit the kernel or the target.
     """
-    product = product_of(tvm.IRModule({"main": function}))
-    if product is None:
-        raise ValueError(f"no product of matrices: {point!r}")
-    return written(function, product, _from_words(point))
+    product, tile = product_of(tvm.IRModule({"main": function})), _from_words(point)
+    if product is None or not Plan(matrices_of(product), tile).fits(arch_of(target)):
+        raise ValueError(f"does not fit: {point}")
+    return written(function, product, tile)
 
 
 def _from_words(point: str) -> TensorTile:
@@ -63,8 +66,11 @@ def _from_words(point: str) -> TensorTile:
     said = dict(word.split("=", 1) for word in words)
     if family != FAMILY or not said.keys() <= {field.name for field in fields(TensorTile)}:
         raise ValueError(f"no point of {FAMILY}: {point!r}")
-    cores = Cores(said.pop("cores"))
-    tile = TensorTile(cores, **{name: int(value) for name, value in said.items()})
+    try:
+        cores = Cores(said.pop("cores"))
+        tile = TensorTile(cores, **{name: int(value) for name, value in said.items()})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no point of {FAMILY}: {point!r}") from error
     if in_words(FAMILY, tile) != point:
         raise ValueError(f"no point of {FAMILY}: {point!r}")
     return tile

@@ -242,6 +242,8 @@ def _sensible(plan: Plan, arch: Arch) -> bool:
             return False  # the last one would have nothing to do
     if tile.together > 1 and (down < tile.together or across == 1):
         return False
+    if tile.together > 1 and plan.matrices.batches * down * across <= arch.multiprocessors:
+        return False  # all of them run at a time
     return not (tile.stages > 3 and plan.ahead > plan.steps)
 
 
@@ -259,11 +261,14 @@ three fifths."""
 def expected_s(plan: Plan, arch: Arch) -> float:
     """Seconds, to order tiles by; nothing of it has been fitted to a GPU."""
     tile, one = plan.tile, plan.matrices
-    together = costs.Block(tile.threads, plan.shared_bytes, plan.registers).together(arch)
+    down, across = plan.grid
+    blocks = one.batches * down * across * tile.split
+    block = costs.Block(tile.threads, plan.shared_bytes, plan.registers)
+    together = block.together(arch, blocks)
     peak = arch.tensor_lanes * 2.0 / one.element_bytes
     if arch.warp_groups and tile.cores is Cores.WARPS:
         peak *= _WARPS_OF_PEAK
-    multiplying = tile.rows * tile.columns * tile.depth / peak
+    multiplying = tile.rows * tile.columns * tile.depth / peak / block.awake(arch, together)
     each = tile.depth * one.element_bytes
     if tile.cores is Cores.GROUPS:
         read = (tile.rows + tile.rows // GROUP_ROWS * tile.columns) * each
@@ -277,8 +282,6 @@ def expected_s(plan: Plan, arch: Arch) -> float:
     )
     busy = costs.overlapped(parts, _SEEN)
     step = max(together * busy, busy + costs.LATENCY / plan.ahead) + _BARRIER
-    down, across = plan.grid
-    blocks = one.batches * down * across * tile.split
     laid = costs.stored(tile.rows, tile.columns) * (1.0 if tile.split == 1 else 3.0)
     waves = ceil(blocks / (together * arch.multiprocessors))
     cycles = waves * (plan.steps * step + costs.BEGIN + together * laid)

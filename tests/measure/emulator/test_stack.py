@@ -15,16 +15,10 @@ pytestmark = [pytest.mark.tvm, needs_compiler]
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory):
-    from tests.paper_gpu import ARCH, Stack
-    from tunefarm.measure.emulator.stand_in import environment
+    from tests.paper_gpu import stack_on_paper
 
-    directory = tmp_path_factory.mktemp("paper")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(directory, ARCH).items():
-            patch.setenv(name, value)
-        made = Stack(directory)
+    with stack_on_paper(tmp_path_factory.mktemp("paper")) as made:
         yield made
-        made.close()
 
 
 def likeliest(module, kinds: tuple[str, ...] = ("", "cuda-tensorcore")) -> list[str]:

@@ -1,0 +1,109 @@
+"""Tiles of products for tensor cores, from the point to the result, on a GPU of paper: held against
+the same kernel on the processor. As many again, drawn: `make torture`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cuda import needs_compiler
+
+pytestmark = [pytest.mark.tvm, needs_compiler]
+
+POINT = "tensor-tile cores={} rows={} columns={} depth={} stages={} down={} across={}"
+
+
+@pytest.fixture(scope="module", params=["sm_80", "sm_90"])
+def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    from tests.paper_gpu import stack_on_paper
+    from tunefarm.devices.gpu import completed
+    from tunefarm.devices.target import parse_target
+
+    target = completed(parse_target(f"cuda:arch={request.param}:precision=tf32"))
+    with stack_on_paper(tmp_path_factory.mktemp("paper"), target) as made:
+        yield made
+
+
+def checked(stack, module, *points: str) -> None:
+    from tunefarm.search import replay
+
+    kernel = stack.kernel(module)
+    for point in points:
+        schedule = replay.new_schedule(module, seed=1)
+        replay.mark_complete(schedule, point)
+        outcome = stack.screened(kernel, replay.trace_json(schedule))
+        assert outcome.failure is None, (outcome.failure, point)
+
+
+def test_products_of_all_types_are_right(stack) -> None:
+    """Whichever way operands lie, with tiles that reach beyond the end, several of them and one."""
+    from tests.products import product
+
+    halves = product("float16", (100, 72, 136), (False, True), after="bias")
+    checked(
+        stack,
+        halves,
+        POINT.format("warps", 64, 32, 32, 3, 2, 1),
+        POINT.format("warps", 128, 96, 64, 4, 2, 2) + " together=4",
+    )
+    point = POINT.format("warps", 64, 64, 32, 4, 2, 2)
+    checked(stack, product("bfloat16", (64, 100, 70), (True, False), 2, "add"), point)
+    checked(stack, product("int8", (40, 48, 64), (False, True)), point)
+    single = POINT.format("warps", 64, 32, 16, 3, 2, 1)
+    for turned in (False, True):
+        checked(stack, product("float32", (40, 36, 44), (False, turned)), single)
+
+
+def test_images_are_read_as_matrices(stack) -> None:
+    """Padded and with strides, and without either."""
+    from tests.products import convolution
+
+    point = POINT.format("warps", 32, 32, 32, 4, 1, 2)
+    checked(stack, convolution("float16", (9, 10, 24), 40, 3, 2, after="bias"), point)
+    checked(stack, convolution("float16", (7, 7, 32), 64, 1, after="add"), point)
+
+
+def test_blocks_that_share_a_sum_add_it_up(stack) -> None:
+    from tests.products import product
+
+    point = POINT.format("warps", 32, 32, 32, 3, 1, 2)
+    module = product("float16", (32, 48, 600), after="bias")
+    checked(stack, module, f"{point} split=4", f"{point} split=16")
+
+
+def test_hoppers_groups_are_right(stack) -> None:
+    """Operands that lie along the sum and across it, one group and two, several steps ahead."""
+    from tests.products import convolution, product
+
+    if stack.target.get("arch") != "sm_90":
+        return  # no other architecture has them
+    for turned in ((False, False), (False, True), (True, False), (True, True)):
+        module = product("float16", (136, 104, 200), turned, after="bias")
+        checked(
+            stack,
+            module,
+            POINT.format("groups", 128, 96, 64, 4, 8, 1),
+            POINT.format("groups", 64, 32, 32, 3, 4, 1) + " split=2",
+        )
+    point = POINT.format("groups", 64, 64, 64, 3, 4, 1)
+    checked(stack, product("bfloat16", (64, 64, 128), batches=2), point)
+    checked(stack, product("int8", (64, 96, 160), (False, True)), point)
+    checked(stack, convolution("float16", (9, 9, 16), 64, 3), point)
+
+
+def test_factors_of_ten_bits_are_told_by_the_library(stack) -> None:
+    """And their results are allowed what rounding them costs, which is more than float32's."""
+    from tests.products import product
+    from tunefarm.frontend.dtypes import TF32
+    from tunefarm.measure.gate import tolerance
+    from tunefarm.search import replay
+
+    module = product("float32", (32, 32, 32))
+    path, _ = stack.kernel(module)
+    schedule = replay.new_schedule(module, seed=1)
+    replay.mark_complete(schedule, POINT.format("warps", 32, 32, 8, 3, 1, 1))
+    traces = {TF32: replay.trace_json(schedule), "": ""}
+    for multiplies, trace in traces.items():
+        built = stack._build(path, stack.target, trace)
+        assert built.library is not None
+        assert built.library.multiplies == multiplies
+    assert tolerance(TF32, 32).relative > 10 * tolerance("float32", 32).relative

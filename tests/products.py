@@ -1,0 +1,101 @@
+"""Kernels that are products of matrices, named or drawn, for tests of their tiles."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import tvm
+from tvm import te, topi
+
+from tests.paper_gpu import workload
+
+SUMS = {"int8": "int32"}
+"""What elements are summed in, where that is not float32."""
+
+
+def sums(dtype: str) -> str:
+    return SUMS.get(dtype, "float32")
+
+
+def _wide(tensor: Any, indices: tuple[Any, ...], dtype: str) -> Any:
+    value = tensor[indices]
+    return value if dtype == "float32" else value.astype(sums(dtype))
+
+
+def _finished(inputs: list[Any], result: Any, dtype: str, after: str) -> tvm.IRModule:
+    """`after`: what follows the product: nothing, ``bias`` (and no negative results), or ``add``,
+    another tensor; floats are rounded to `dtype` in the end."""
+    if after == "bias":
+        bias = te.placeholder((result.shape[-1],), str(result.dtype), "bias")
+        inputs = [*inputs, bias]
+        result = topi.nn.relu(topi.add(result, bias))
+    elif after == "add":
+        other = te.placeholder(result.shape, str(result.dtype), "other")
+        inputs = [*inputs, other]
+        result = topi.multiply(topi.add(result, other), result)
+    if dtype in ("float16", "bfloat16"):
+        result = topi.cast(result, dtype)
+    return workload([*inputs, result])
+
+
+def product(
+    dtype: str,
+    sizes: tuple[int, int, int],
+    turned: tuple[bool, bool] = (False, False),
+    batches: int = 0,
+    after: str = "",
+) -> tvm.IRModule:
+    """(rows, columns, depth); `turned`: that operand lies the other way."""
+    rows, columns, depth = sizes
+    many = (batches,) if batches else ()
+    left = (depth, rows) if turned[0] else (rows, depth)
+    right = (columns, depth) if turned[1] else (depth, columns)
+    a, b = (
+        te.placeholder((*many, *shape), dtype, name) for shape, name in ((left, "a"), (right, "b"))
+    )
+    k = te.reduce_axis((0, depth), "k")
+
+    def term(*place: Any) -> Any:
+        *which, i, j = place
+        one = (*which, *((k, i) if turned[0] else (i, k)))
+        other = (*which, *((j, k) if turned[1] else (k, j)))
+        return te.sum(_wide(a, one, dtype) * _wide(b, other, dtype), k)
+
+    return _finished([a, b], te.compute((*many, rows, columns), term, "c"), dtype, after)
+
+
+def convolution(
+    dtype: str,
+    image: tuple[int, int, int],
+    filters: int,
+    taps: int,
+    stride: int = 1,
+    dilation: int = 1,
+    after: str = "",
+) -> tvm.IRModule:
+    """`image`: rows, columns, channels; padded so that it keeps its size at a stride of one."""
+    x = te.placeholder((1, *image), dtype, "x")
+    w = te.placeholder((taps, taps, image[-1], filters), dtype, "w")
+    pad = dilation * (taps - 1) // 2
+    made = topi.nn.conv2d_nhwc(x, w, stride, pad, dilation, sums(dtype))
+    return _finished([x, w], made, dtype, after)
+
+
+def drawn(rng: random.Random, dtype: str) -> tuple[str, tvm.IRModule]:
+    """Of any sizes that a copy of some length divides, in words and as a kernel."""
+    after = rng.choice(["", "", "bias", "add"])
+    if dtype != "int8" and rng.random() < 0.35:
+        image = (rng.randint(3, 15), rng.randint(3, 15), rng.choice([4, 8, 16, 24, 32, 72]))
+        arguments: tuple[Any, ...] = (
+            *(image, rng.choice([4, 8, 16, 36, 64, 96]), rng.choice([1, 1, 3, 5])),
+            *(rng.choice([1, 1, 2]), rng.choice([1, 1, 2]), after),
+        )
+        return f"convolution {dtype} {arguments}", convolution(dtype, *arguments)
+    step = {"int8": 16, "float32": 4}.get(dtype, 2)
+    sizes = tuple(step * rng.randint(1, most // step) for most in (160, 160, 400))
+    turned = (False, True) if dtype == "int8" else (rng.random() < 0.3, rng.random() < 0.5)
+    if dtype == "float32":
+        turned = (False, turned[1])
+    arguments = (sizes, turned, rng.choice([0, 0, 2, 3]), after)
+    return f"product {dtype} {arguments}", product(dtype, *arguments)

@@ -1,0 +1,299 @@
+"""Tiles of products on a GPU's tensor cores: what fits, where elements lie, which kernels are
+products, and that a trace stands for one kernel. What these compute:
+``tests/measure/emulator/test_tiles.py``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunefarm.devices.gpu import arch_of, completed
+from tunefarm.devices.target import parse_target
+from tunefarm.search.space import Point
+from tunefarm.search.spaces.tensor_tile.layout import CHUNK, TileLayout
+from tunefarm.search.spaces.tensor_tile.tile import (
+    Cores,
+    Matrices,
+    Plan,
+    TensorTile,
+    expected_s,
+    figures_of,
+    possible,
+)
+
+A100, H100, TURING = (arch_of(parse_target(f"cuda:arch=sm_{n}")) for n in (80, 90, 75))
+SQUARE = Matrices(1, 4096, 4096, 4096, "float16", "float32", 2, True, False, (16, 16))
+TILE = TensorTile(Cores.WARPS, 128, 128, 32, 4, 2, 2)
+GROUPS = TensorTile(Cores.GROUPS, 128, 256, 64, 4, 8, 1)
+
+layouts = st.builds(
+    TileLayout,
+    lines=st.sampled_from([16, 32, 64, 96, 128, 192, 256]),
+    depth=st.sampled_from([16, 32, 64]),
+    element_bytes=st.sampled_from([1, 2, 4]),
+    deep=st.booleans(),
+).filter(lambda one: one.fits)
+
+
+@given(layouts)
+def test_every_element_has_a_place_of_its_own(layout: TileLayout) -> None:
+    places = {layout.offset(i, k) for i in range(layout.lines) for k in range(layout.depth)}
+    assert places == set(range(0, layout.bytes, layout.element_bytes))
+
+
+@given(layouts, st.data())
+def test_pieces_stay_together(layout: TileLayout, data: st.DataObject) -> None:
+    """Sixteen bytes that lie side by side in memory do in the tile."""
+    each = CHUNK // layout.element_bytes
+    along = (layout.depth if layout.deep else layout.lines) // each
+    across = data.draw(st.integers(0, layout.across - 1))
+    first = each * data.draw(st.integers(0, along - 1))
+
+    def place(along: int) -> int:
+        return layout.offset(*((across, along) if layout.deep else (along, across)))
+
+    assert place(first) % CHUNK == 0
+    assert [place(first + n) - place(first) for n in range(each)] == [
+        n * layout.element_bytes for n in range(each)
+    ]
+
+
+@given(layouts, st.data())
+def test_matrices_are_read_without_meeting_a_bank_twice(
+    layout: TileLayout, data: st.DataObject
+) -> None:
+    """The eight pieces that a warp reads of a matrix lie in all 32 banks."""
+    each = CHUNK // layout.element_bytes
+    along = each * data.draw(
+        st.integers(0, (layout.depth if layout.deep else layout.lines) // each - 1)
+    )
+    first = 8 * data.draw(st.integers(0, layout.across // 8 - 1))
+    places = [
+        layout.offset(*((first + n, along) if layout.deep else (along, first + n)))
+        for n in range(8)
+    ]
+    assert len({place % 128 // CHUNK for place in places}) == 8
+
+
+matrices = st.builds(
+    Matrices,
+    batches=st.integers(1, 16),
+    rows=st.integers(1, 5000),
+    columns=st.integers(16, 5000),
+    length=st.integers(16, 9000),
+    dtype=st.just("float16"),
+    sums=st.just("float32"),
+    element_bytes=st.just(2),
+    left_deep=st.booleans(),
+    right_deep=st.booleans(),
+    pieces=st.sampled_from([(16, 16), (8, 16), (4, 4)]),
+)
+
+
+@settings(max_examples=15)
+@given(matrices, st.sampled_from([A100, H100]))
+def test_every_tile_fits_and_wastes_no_block(of: Matrices, arch: Any) -> None:
+    found = list(possible(of, arch))
+    assert len(set(found)) == len(found)
+    for tile in found:
+        plan = Plan(of, tile)
+        assert plan.fits(arch)
+        assert plan.shared_bytes <= arch.shared
+        down, across = plan.grid
+        assert (down - 1) * tile.rows < of.rows <= down * tile.rows
+        assert (across - 1) * tile.columns < of.columns <= across * tile.columns
+        assert plan.steps * tile.depth * tile.split >= of.length
+        assert plan.steps * tile.depth * (tile.split - 1) < of.length, "the last has terms too"
+        assert tile.cores is Cores.WARPS or arch.warp_groups
+        least = of.batches * of.rows * of.columns * of.length
+        peak = arch.tensor_lanes * arch.multiprocessors * 1.4e9
+        assert expected_s(plan, arch) > least / peak, "nothing is faster than the multiplying"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": 120},
+        {"columns": 120},
+        {"depth": 24},
+        {"stages": 1},
+        {"stages": 16},
+        {"down": 1, "across": 1},
+        {"down": 16, "across": 4},
+        {"rows": 512, "columns": 512},
+        {"cores": Cores.GROUPS},
+    ],
+)
+def test_what_no_block_can_have_does_not_fit(change: dict[str, Any]) -> None:
+    assert Plan(SQUARE, TILE).fits(A100)
+    assert not Plan(SQUARE, replace(TILE, **change)).fits(A100)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"down": 4}, {"across": 2}, {"stages": 2}, {"columns": 512}, {"rows": 96, "down": 6}],
+)
+def test_groups_are_of_four_warps_each_with_sixteen_rows(change: dict[str, Any]) -> None:
+    assert Plan(SQUARE, GROUPS).fits(H100)
+    assert not Plan(SQUARE, GROUPS).fits(A100)
+    assert not Plan(SQUARE, replace(GROUPS, **change)).fits(H100)
+
+
+def test_bytes_that_would_have_to_be_turned_have_no_tiles() -> None:
+    whole = replace(SQUARE, dtype="int8", sums="int32", element_bytes=1)
+    assert not list(possible(whole, A100))
+    assert any(possible(replace(whole, right_deep=True), A100))
+    single = replace(SQUARE, dtype="float32", element_bytes=4)
+    assert any(possible(single, A100))
+    assert not list(possible(replace(single, left_deep=False), A100))
+    assert not any(tile.cores is Cores.GROUPS for tile in possible(single, H100))
+
+
+def test_the_hardware_model_prefers_what_people_would() -> None:
+    def best(of: Matrices, arch: Any) -> TensorTile:
+        return min(possible(of, arch), key=lambda tile: expected_s(Plan(of, tile), arch))
+
+    assert best(SQUARE, H100).cores is Cores.GROUPS
+    large = best(SQUARE, A100)
+    assert large.rows * large.columns >= 128 * 128
+    assert large.split == 1
+    deep = replace(SQUARE, rows=128, columns=128, length=16384)
+    assert best(deep, A100).split > 1, "two hundred steps for one block, and a hundred idle ones"
+    small = best(replace(SQUARE, rows=64, columns=64, length=64), A100)
+    assert small.rows * small.columns < 64 * 64
+
+
+def test_figures_tell_products_and_tiles_apart() -> None:
+    other = replace(SQUARE, right_deep=True)
+    assert figures_of(Plan(SQUARE, TILE)) != figures_of(Plan(other, TILE))
+    assert TILE.coordinates() != replace(TILE, stages=5).coordinates()
+
+
+# ------------------------------------------------------------------------- with the compiler
+
+CUDA = completed(parse_target("cuda:arch=sm_80"))
+
+
+@pytest.mark.tvm
+def test_kernels_are_read_as_products() -> None:
+    from tests.products import convolution, product
+    from tunefarm.search.spaces.tensor_tile.product import product_of
+
+    def read(module: Any) -> tuple[Any, ...] | None:
+        found = product_of(module)
+        if found is None:
+            return None
+        sides = (found.left, found.right)
+        return (
+            *(found.batches, found.rows, found.columns, found.length, len(found.after)),
+            *((one.deep, one.piece, one.condition is not None) for one in sides),
+        )
+
+    deep, flat = (True, 8, False), (False, 8, False)
+    assert read(product("float16", (64, 96, 128))) == (1, 64, 96, 128, 1, deep, flat)
+    both = product("float16", (64, 96, 128), (True, True), 3, "bias")
+    assert read(both) == (3, 64, 96, 128, 3, flat, deep)
+    assert read(product("int8", (64, 96, 64), (False, True))) == (
+        *(1, 64, 96, 64, 0),
+        *((True, 16, False), (True, 16, False)),
+    )
+    odd = product("float16", (33, 36, 34))
+    assert read(odd) == (1, 33, 36, 34, 1, (True, 2, False), (False, 4, False))
+    padded = convolution("float16", (14, 14, 32), 64, 3, 2)
+    assert read(padded) == (1, 49, 64, 288, 1, (True, 8, True), flat)
+    assert read(convolution("float32", (14, 14, 32), 64, 1)) == (
+        *(1, 196, 64, 32, 0),
+        *((True, 4, False), (False, 4, False)),
+    )
+    assert read(product("float16", (33, 35, 17))) is None, "no two elements lie together"
+    assert read(convolution("float16", (14, 14, 3), 64, 3)) is None
+
+
+@pytest.mark.tvm
+def test_other_kernels_are_no_products() -> None:
+    from tvm import te, topi
+
+    from tests.paper_gpu import workload
+    from tunefarm.search.spaces.tensor_tile.product import product_of
+
+    x = te.placeholder((64, 64), "float32", "x")
+    assert product_of(workload([x, topi.nn.softmax(x)])) is None
+    assert product_of(workload([x, topi.nn.relu(x)])) is None
+    assert product_of(workload([x, topi.sum(x, axis=1)])) is None
+    image = te.placeholder((1, 14, 14, 32), "float16", "image")
+    taps = te.placeholder((3, 3, 32, 1), "float16", "taps")
+    depthwise = topi.nn.depthwise_conv2d_nhwc(image, taps, 1, 1, 1)
+    assert product_of(workload([image, taps, depthwise])) is None
+
+
+@pytest.mark.tvm
+def test_a_trace_stands_for_one_kernel() -> None:
+    import tvm_ffi
+
+    from tests.products import product
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.tensor_tile.space import KEPT, tensor_tile_space
+
+    module = product("float16", (256, 256, 256), after="bias")
+    space = tensor_tile_space(module, CUDA)
+    assert space is not None
+    seconds = [one.seconds for one in space.modelled()]
+    assert seconds == sorted(seconds)
+    assert len(seconds) == KEPT
+    for number in (0, 100, 511):
+        made = space.realise(Point(0, (number,)), 1)
+        assert made is not None
+        assert space.locate(made.trace) == made.point == Point(0, (number,))
+        assert len(made.features) == len(space.describe(made.point).figures)
+        kernels = (replay.scheduled_function(module, CUDA, made.trace) for _ in range(2))
+        assert len({tvm_ffi.structural_hash(one) for one in kernels}) == 1
+    assert space.locate("[[],[]]") is None
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize(
+    "words",
+    [
+        "tensor-tile cores=warps rows=128",
+        "tensor-tile cores=warps rows=128 columns=128 depth=32 stages=4 down=2 across=2 more=1",
+        "tensor-tile cores=all rows=128 columns=128 depth=32 stages=4 down=2 across=2",
+        "tensor-tile cores=warps rows=100 columns=128 depth=32 stages=4 down=2 across=2",
+        "tensor-tile cores=warps rows=128 columns=128 depth=32 stages=many down=2 across=2",
+    ],
+)
+def test_words_that_are_no_point_are_refused(words: str) -> None:
+    from tests.products import product
+    from tunefarm.search.replay import InvalidTrace, in_full
+
+    module = product("float16", (256, 256, 256))
+    good = "tensor-tile cores=warps rows=128 columns=128 depth=32 stages=4 down=2 across=2"
+    function = module["main"]
+    assert not in_full(function, CUDA, good).same_as(function)
+    for other in (None, "register-tile rows=3"):
+        assert in_full(function, CUDA, other).same_as(function)
+    with pytest.raises(InvalidTrace):
+        in_full(function, CUDA, words)
+
+
+@pytest.mark.tvm
+def test_which_targets_have_such_tiles() -> None:
+    from tests.products import product
+    from tunefarm.search.spaces.tensor_tile.space import tensor_tile_space
+
+    half, single = (product(dtype, (64, 64, 64)) for dtype in ("float16", "float32"))
+    assert tensor_tile_space(half, CUDA) is not None
+    assert tensor_tile_space(half, completed(parse_target("cuda:arch=sm_75"))) is None
+    assert tensor_tile_space(half, parse_target("llvm")) is None
+    assert tensor_tile_space(single, CUDA) is None, "nobody has allowed it"
+    allowed = completed(parse_target("cuda:arch=sm_80:precision=tf32"))
+    assert tensor_tile_space(single, allowed) is not None
+    cores = {
+        way.cores
+        for target in (CUDA, completed(parse_target("cuda:arch=sm_90")))
+        for way in tensor_tile_space(product("float16", (512, 512, 512)), target).ways
+    }
+    assert cores == {*Cores}
