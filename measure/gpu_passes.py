@@ -20,6 +20,8 @@ from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.search.splice import renamed, without_note
 
 _ASYNCHRONOUS = "software_pipeline_async_stages"
+_WRITTEN = 4
+"""Addresses of a vector that TVM can write one by one."""
 
 
 def copied_apart(function: Any) -> Any:
@@ -30,13 +32,25 @@ def copied_apart(function: Any) -> Any:
     and where the address is no multiple of the vector's size. So what lies elsewhere is copied
     element by element, and what begins at odd places in shorter vectors; where not even two
     elements lie together, without being asynchronous, for TVM takes a loop over single elements
-    for another kind of copy. What is copied in other ways TVM takes apart itself.
+    for another kind of copy. What is copied in other ways TVM takes apart itself, but for vectors
+    of more than four elements: what it writes of these no compiler takes.
     """
     loops: list[Any] = []
     structural_walk(function.body, (tirx.For, loops.append))
     analyzer = Analyzer()
     for loop in loops:
         analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent), True)
+    beside: list[Any] = []
+    for outer in loops:
+        if _ASYNCHRONOUS in outer.annotations:
+            structural_walk(outer.body, (tirx.For, beside.append))
+
+    def in_code(loop: Any) -> Any:
+        if not _copies(loop) or int(loop.extent) <= _WRITTEN:
+            return loop
+        if any(loop.loop_var.same_as(other.loop_var) for other in beside):
+            return loop
+        return _parts(loop, _together(loop, analyzer))
 
     def pipelined(outer: Any) -> Any:
         if _ASYNCHRONOUS not in outer.annotations:
@@ -45,18 +59,28 @@ def copied_apart(function: Any) -> Any:
 
         def apart(loop: Any) -> Any:
             nonlocal single
-            if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
+            if not _copies(loop):
                 return loop
-            lanes, together = int(loop.extent), _together(loop, analyzer)
-            single = single or together == 1 < lanes
-            if together in (None, 1):
-                return _with(loop, loop.body, tirx.ForKind.SERIAL)
-            return loop if together == lanes else _in_vectors(loop, together)
+            together = _together(loop, analyzer)
+            single = single or together == 1 < int(loop.extent)
+            return _parts(loop, together)
 
         body = structural_map(outer.body, (tirx.For, apart))
         return without_note(outer, _ASYNCHRONOUS, body) if single else _with(outer, body)
 
-    return function.with_body(structural_map(function.body, (tirx.For, pipelined)))
+    body = structural_map(function.body, (tirx.For, in_code))
+    return function.with_body(structural_map(body, (tirx.For, pipelined)))
+
+
+def _copies(loop: Any) -> bool:
+    return loop.kind == tirx.ForKind.VECTORIZED and isinstance(loop.body, SBlockRealize)
+
+
+def _parts(loop: Any, together: int | None) -> Any:
+    """The vectorised `loop` in vectors of as many as lie `together`."""
+    if together in (None, 1):
+        return _with(loop, loop.body, tirx.ForKind.SERIAL)
+    return loop if together == int(loop.extent) else _in_vectors(loop, together)
 
 
 def _with(loop: Any, body: Any, kind: Any = None) -> Any:

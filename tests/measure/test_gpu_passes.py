@@ -119,3 +119,26 @@ def test_only_what_lies_together_is_copied_as_a_whole(
 
 def test_what_is_to_lie_apart_is_not_copied_as_a_whole_either() -> None:
     assert not re.search(r"ptx_cp_async_legacy_c[ag]_\d+_\w+\(", copied(8, True, 0, across=True))
+
+
+@pytest.mark.parametrize(("rows_apart", "most"), [(4, 4), (16, 8)])
+def test_long_vectors_that_turn_a_corner_are_shorter(rows_apart: int, most: int) -> None:
+    """Nothing is copied aside here: of eight elements in two rows there would be eight addresses,
+    which TVM writes as what is no CUDA."""
+    from tvm import te
+
+    rows, columns = 32, 64
+    x = te.placeholder((rows, columns), "float16", "x")
+    y = te.compute((rows, rows_apart), lambda i, j: x[i, j] * te.const(2, "float16"), "y")
+
+    def change(schedule: Any) -> None:
+        fused = schedule.fuse(*schedule.get_loops(schedule.get_sblock("y")))
+        thread, vectors = schedule.split(fused, [None, 8])
+        block, thread = schedule.split(thread, [1, None])
+        schedule.bind(block, "blockIdx.x")
+        schedule.bind(thread, "threadIdx.x")
+        schedule.vectorize(vectors)
+
+    code = source(scheduled(x, y, change))
+    assert "longlong4" not in code
+    assert ("uint4" in code) == (most == 8)

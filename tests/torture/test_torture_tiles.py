@@ -1,0 +1,51 @@
+"""Tiles for tensor cores, of kernels and points that are drawn, on a GPU of paper: each is held
+against the same kernel on the processor."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.cuda import needs_compiler
+
+pytestmark = [pytest.mark.torture, needs_compiler]
+
+KERNELS = int(os.environ.get("TUNEFARM_TORTURE_KERNELS", "60"))
+"""Of each architecture; three points of each."""
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
+    from tests.paper_gpu import stack_on_paper
+    from tests.products import drawn
+    from tunefarm.devices.gpu import completed
+    from tunefarm.devices.target import parse_target
+    from tunefarm.search.space import Point
+    from tunefarm.search.spaces.tensor_tile.space import tensor_tile_space
+
+    rng = random.Random(int(os.environ.get("TUNEFARM_TORTURE_SEED", "1")))
+    target = completed(parse_target(f"cuda:arch={arch}:precision=tf32"))
+    counts: Counter[str] = Counter()
+    with stack_on_paper(tmp_path, target) as stack:
+        while counts["kernels"] < KERNELS:
+            dtype = rng.choice(["float16", "float16", "bfloat16", "int8", "float32"])
+            words, module = drawn(rng, dtype)
+            space = tensor_tile_space(module, target)
+            if space is None:
+                counts["no tile"] += 1
+                continue
+            counts["kernels"] += 1
+            kernel = stack.kernel(module)
+            for number in rng.sample(range(len(space.ways)), min(3, len(space.ways))):
+                made = space.realise(Point(0, (number,)), 1)
+                assert made is not None
+                outcome = stack.screened(kernel, made.trace)
+                assert outcome.failure is None, (outcome.failure, words, space.ways[number])
+                counts[space.ways[number].cores] += 1
+                counts["shared sums"] += space.ways[number].split > 1
+    report(**counts)
