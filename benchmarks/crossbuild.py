@@ -3,8 +3,9 @@
     python benchmarks/crossbuild.py RESULTS.json [--archs sm_80,sm_90] [--tried 4]
 
 Matrix product, convolution, softmax, layer normalisation and the two products of attention, in
-fp32, fp16 and bf16, one product in int8 too: the untuned kernel (DLight's default) and the first
-schedules of its design space, in the order of the hardware model where it has one. Each is compiled
+fp32, fp16 and bf16, one product in int8 and tf32 too: the untuned kernel (DLight's default) and the
+first schedules of each kind in its design space, in the order of the hardware model where it has
+one. Each is compiled
 to machine code, whose registers, shared memory, spills and size are the compiler's own word;
 `cuobjdump`, where it is found (on the path or in NVIDIA's Python package), is asked whether the
 library's code is for the architecture. Nothing is run.
@@ -31,12 +32,14 @@ from tvm import te, topi
 from tunefarm.devices.cuda_runtime import nvidia_packages
 from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import Target, parse_target
+from tunefarm.frontend.dtypes import TF32
 from tunefarm.home import write_atomically
 from tunefarm.measure.build import Builder, BuildRequest, Library
 from tunefarm.measure.cuda import cuda_compiler
 from tunefarm.search import replay
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.spaces import design_space
+from tunefarm.search.spaces.tensor_tile.space import FAMILY
 from tunefarm.search.tiles import random_point
 
 COMPILE_LIMIT_S = 120.0
@@ -100,11 +103,30 @@ KERNELS: dict[str, Callable[[str], list[Any]]] = {
 
 
 FLOATS = ("float32", "float16", "bfloat16")
-IN_INT8 = ("product 1024",)
+ALSO = ("int8", "tf32")
+"""Types that the kernels of `IN_ALL` are built in besides."""
+IN_ALL = ("product 1024",)
+PLAIN, SKETCHES, TILES = "plain cores", "tensor cores", "tensor tiles"
+"""Kinds of schedules: TVM's sketches for the one and the other, and tiles of our own."""
+KINDS = frozenset({PLAIN, SKETCHES, TILES})
 
 
 def workload(kernel: str, dtype: str) -> Any:
-    return workload_of(KERNELS[kernel](dtype))
+    return workload_of(KERNELS[kernel](elements(dtype)))
+
+
+def elements(dtype: str) -> str:
+    return "float32" if dtype == TF32 else dtype
+
+
+def kinds_of(dtype: str) -> frozenset[str]:
+    """That are for a type alone: of tf32 those that use it, the others are float32's."""
+    return frozenset({TILES}) if dtype == TF32 else KINDS
+
+
+def target_of(arch: str, dtype: str = "") -> Target:
+    allowed = f":precision={TF32}" if dtype == TF32 else ""
+    return completed(parse_target(f"cuda:arch={arch}{allowed}"))
 
 
 def workload_of(tensors: list[Any]) -> Any:
@@ -123,7 +145,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for arch in a.archs.split(","):
             for kernel in KERNELS:
-                for dtype in (*FLOATS, *(("int8",) if kernel in IN_INT8 else ())):
+                for dtype in (*FLOATS, *(ALSO if kernel in IN_ALL else ())):
                     rows += built(builder, kernel, dtype, arch, a.tried, Path(directory))
                     print(json.dumps(rows[-1]), file=sys.stderr)
     builder.close()
@@ -135,13 +157,13 @@ def main() -> None:
 def built(
     builder: Builder, kernel: str, dtype: str, arch: str, tried: int, directory: Path
 ) -> list[dict[str, Any]]:
-    target = completed(parse_target(f"cuda:arch={arch}"))
+    target = target_of(arch, dtype)
     module = workload(kernel, dtype)
     stem = re.sub(r"\W+", "-", f"{kernel}-{dtype}-{arch}")
     path = directory / f"{stem}.json"
     path.write_text(tvm.ir.save_json(module))
     rows = []
-    for number, (how, trace) in enumerate(schedules(module, target, tried)):
+    for number, (how, trace) in enumerate(schedules(module, target, tried, kinds_of(dtype))):
         library = directory / f"{stem}-{number}.so"
         started = time.perf_counter()
         outcome = builder.build(BuildRequest(path, target, trace, library))
@@ -156,25 +178,36 @@ def built(
     return rows
 
 
-def schedules(module: Any, target: Target, tried: int) -> list[tuple[str, str]]:
-    """(which, trace): the untuned one, and the first of each set of rules."""
+def schedules(
+    module: Any, target: Target, tried: int, kinds: frozenset[str] = KINDS
+) -> list[tuple[str, str]]:
+    """(which, trace): the untuned one, and the first of each of `kinds`."""
     space = design_space(module, target)
     points = [one.point for one in sorted(space.modelled(), key=lambda one: one.seconds)]
     rng = random.Random(0)
     points += [random_point(space.sketches, rng) for _ in range(DRAWS)]
     found: dict[str, list[str]] = {}
-    kinds: dict[int, str] = {}
+    known: dict[int, str] = {}
     for number, point in enumerate(points):
-        if len(found.get(kinds.get(point.sketch, ""), ())) >= tried:
+        if len(found.get(known.get(point.sketch, ""), ())) >= tried:
             continue
         proposal = space.realise(point, number)
         if proposal is None:
             continue
-        how = "tensor cores" if replay.rules_of(proposal.trace) else "plain cores"
-        kinds[point.sketch] = how
+        how = kind_of(proposal.trace)
+        known[point.sketch] = how
         if len(found.setdefault(how, [])) < tried and proposal.trace not in found[how]:
             found[how].append(proposal.trace)
-    return [("untuned", UNTUNED), *((how, t) for how, traces in found.items() for t in traces)]
+    return [
+        ("untuned", UNTUNED),
+        *((how, trace) for how in found if how in kinds for trace in found[how]),
+    ]
+
+
+def kind_of(trace: str) -> str:
+    if (replay.completed_by(trace) or "").startswith(FAMILY):
+        return TILES
+    return SKETCHES if replay.rules_of(trace) else PLAIN
 
 
 def taken(library: Library) -> dict[str, Any]:

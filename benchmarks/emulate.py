@@ -3,9 +3,9 @@
     python benchmarks/emulate.py RESULTS.json [--archs sm_80,sm_90] [--tried 10]
 
 Matrix products of even and odd sizes, a convolution, softmax, layer normalisation and the two
-products of attention, in fp32, fp16, bf16 and, of the products, int8: of each the untuned kernel
-and the first schedules of its design space, for plain and for tensor cores. Each is built as it
-always is, and run on a GPU of paper (`tunefarm.measure.emulator`) under TVM's own CUDA runtime, for
+products of attention, in fp32, fp16, bf16 and, where they are products, tf32 and int8: of each the
+untuned kernel and the first schedules of each kind in its design space. Each is built as it always
+is, and run on a GPU of paper (`tunefarm.measure.emulator`) under TVM's own CUDA runtime, for
 two inputs; the same kernel on the processor says what is right. It stops at addresses that nobody
 allocated and at threads that do not wait for each other. Nothing of it is timed.
 """
@@ -25,11 +25,25 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from crossbuild import layer_norm, rounded, schedules, softmax, sums, workload_of
+from crossbuild import (
+    FLOATS,
+    PLAIN,
+    SKETCHES,
+    TILES,
+    elements,
+    kinds_of,
+    layer_norm,
+    rounded,
+    schedules,
+    softmax,
+    sums,
+    target_of,
+    workload_of,
+)
 from tvm import te, topi
 
-from tunefarm.devices.gpu import completed
-from tunefarm.devices.target import Target, make_target, parse_target
+from tunefarm.devices.target import make_target
+from tunefarm.frontend.dtypes import TF32
 from tunefarm.frontend.tir import argument_specs
 from tunefarm.home import write_atomically
 from tunefarm.measure.build import Builder, BuildRequest
@@ -70,16 +84,16 @@ def attention(turned: bool) -> Callable[[str], list[Any]]:
     return made
 
 
-FLOATS = ("float32", "float16", "bfloat16")
+PRODUCTS = (*FLOATS, TF32)
 KERNELS: dict[str, tuple[Callable[[str], list[Any]], tuple[str, ...]]] = {
-    "product 128": (product(128, 128, 128), (*FLOATS, "int8")),
-    "product 60x72x100": (product(60, 72, 100), (*FLOATS, "int8")),
+    "product 128": (product(128, 128, 128), (*PRODUCTS, "int8")),
+    "product 60x72x100": (product(60, 72, 100), (*PRODUCTS, "int8")),
     "product 33x65x17": (product(33, 65, 17), FLOATS),
-    "convolution 3x3": (convolution, FLOATS),
+    "convolution 3x3": (convolution, PRODUCTS),
     "softmax": (partial(softmax, rows=64, columns=256), FLOATS),
     "layer norm": (partial(layer_norm, rows=64, columns=256), FLOATS),
-    "attention q k": (attention(True), FLOATS),
-    "attention p v": (attention(False), FLOATS),
+    "attention q k": (attention(True), (*PRODUCTS, "int8")),
+    "attention p v": (attention(False), PRODUCTS),
 }
 
 
@@ -94,7 +108,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for arch in a.archs.split(","):
             os.environ.update(environment(Path(directory), arch))
-            bench = Bench(Path(directory), completed(parse_target(f"cuda:arch={arch}")))
+            bench = Bench(Path(directory))
             for kernel in a.kernels.split(","):
                 for dtype in KERNELS[kernel][1]:
                     rows += bench.checked(kernel, dtype, arch, a.tried)
@@ -105,8 +119,8 @@ def main() -> None:
 
 
 class Bench:
-    def __init__(self, directory: Path, target: Target) -> None:
-        self._directory, self._target = directory, target
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._builder = Builder(LIMIT_S)
         self._host = Runner(2, PROTOCOL.memory_bytes)
         self._gpu = Runner(2, PROTOCOL.memory_bytes, kind="cuda")
@@ -116,7 +130,7 @@ class Bench:
             one.close()
 
     def checked(self, kernel: str, dtype: str, arch: str, tried: int) -> list[dict[str, Any]]:
-        module = workload_of(KERNELS[kernel][0](dtype))
+        module, target = workload_of(KERNELS[kernel][0](elements(dtype))), target_of(arch, dtype)
         stem = re.sub(r"\W+", "-", f"{kernel}-{dtype}-{arch}")
         path = self._directory / f"{stem}.json"
         path.write_text(tvm.ir.save_json(module))
@@ -127,9 +141,9 @@ class Bench:
         made = self._host.screen(ScreenRequest(of_host.library, facts, PROTOCOL, None, True))
         assert made.failure is None, made.failure
         rows = []
-        for number, (how, trace) in enumerate(schedules(module, self._target, tried)):
+        for number, (how, trace) in enumerate(schedules(module, target, tried, kinds_of(dtype))):
             library = self._directory / f"{stem}-{number}.so"
-            built = self._builder.build(BuildRequest(path, self._target, trace, library))
+            built = self._builder.build(BuildRequest(path, target, trace, library))
             failure = built.failure
             if built.library is not None:
                 request = ScreenRequest(built.library, facts, PROTOCOL, None)
@@ -145,19 +159,19 @@ class Bench:
 def table(rows: list[dict[str, Any]]) -> str:
     """Right ones of those tried, by kernel and kind of schedule, and what became of the others."""
     lines = [
-        "| kernel | type | untuned | plain cores | tensor cores | others |",
-        "|---|---|---|---|---|---|",
+        f"| kernel | type | untuned | {PLAIN} | {SKETCHES} | {TILES} | others |",
+        "|---|---|---|---|---|---|---|",
     ]
     for key in dict.fromkeys((row["kernel"], row["dtype"]) for row in rows):
         mine = [row for row in rows if (row["kernel"], row["dtype"]) == key]
         counts = []
-        for how in ("untuned", "plain cores", "tensor cores"):
+        for how in ("untuned", PLAIN, SKETCHES, TILES):
             some = [row for row in mine if row["schedule"] == how]
             right = sum(not row["failure"] for row in some)
             counts.append(f"{right}/{len(some)}" if some else "")
         others = Counter(row["failure"].split(":")[0] for row in mine if row["failure"])
         named = ", ".join(f"{count} {kind}" for kind, count in others.items())
-        lines.append("| {} | {} | {} | {} | {} | {} |".format(*key, *counts, named))
+        lines.append("| {} | {} | {} | {} | {} | {} | {} |".format(*key, *counts, named))
     return "\n".join(lines)
 
 

@@ -22,12 +22,23 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from crossbuild import layer_norm, mixed, rounded, schedules, scores, softmax, sums
+from crossbuild import (
+    elements,
+    kinds_of,
+    layer_norm,
+    mixed,
+    rounded,
+    schedules,
+    scores,
+    softmax,
+    sums,
+    target_of,
+)
 from gpu_shapes import CONVOLUTIONS, PRODUCTS
 from tvm import te, topi
 
-from tunefarm.devices.gpu import completed
-from tunefarm.devices.target import Target, parse_target
+from tunefarm.devices.target import Target
+from tunefarm.frontend.dtypes import TF32
 from tunefarm.frontend.relax_passes import flops_of
 from tunefarm.frontend.tir import argument_specs
 from tunefarm.home import write_atomically
@@ -59,12 +70,15 @@ def convolution(size: int, channels: int, filters: int, taps: int, dtype: str) -
 def kernels() -> dict[str, Callable[[], list[Any]]]:
     """By name and type; `gpu_rivals.py` knows the same names."""
     found: dict[str, Callable[[], list[Any]]] = {}
-    for dtype in ("float16", "float32"):
+    for dtype in ("float16", "float32", TF32):
+        of = elements(dtype)
         for size in PRODUCTS:
-            found[f"product {size} {dtype}"] = lambda s=size, d=dtype: product(s, d)
+            found[f"product {size} {dtype}"] = lambda s=size, d=of: product(s, d)
         for shape in CONVOLUTIONS:
             name = "x".join(map(str, shape))
-            found[f"convolution {name} {dtype}"] = lambda s=shape, d=dtype: convolution(*s, d)
+            found[f"convolution {name} {dtype}"] = lambda s=shape, d=of: convolution(*s, d)
+        if dtype == TF32:  # the others do not multiply, or in few terms
+            continue
         found[f"softmax {dtype}"] = lambda d=dtype: softmax(d)
         found[f"layer norm {dtype}"] = lambda d=dtype: layer_norm(d)
         found[f"attention q k {dtype}"] = lambda d=dtype: scores(d)
@@ -100,14 +114,13 @@ def main() -> None:
     a = parser.parse_args()
     if a.command == "build":
         chosen = {n: f for n, f in kernels().items() if n in a.kernels.split(",") or not a.kernels}
-        target = completed(parse_target(f"cuda:arch={a.arch}"))
-        build(a.directory, target, a.tried, chosen)
+        build(a.directory, a.arch, a.tried, chosen)
     else:
         print(table(a.directory))
 
 
 def build(
-    directory: Path, target: Target, tried: int, chosen: dict[str, Callable[[], list[Any]]]
+    directory: Path, arch: str, tried: int, chosen: dict[str, Callable[[], list[Any]]]
 ) -> None:
     root = directory / "files"
     builder = Builder(COMPILE_LIMIT_S)
@@ -117,7 +130,9 @@ def build(
     for number, (name, make) in enumerate(chosen.items()):
         function = te.create_prim_func(make()).with_attr("global_symbol", "main")
         module = tvm.IRModule({"main": function})
-        ways = schedules(module, target, tried)
+        dtype = name.rpartition(" ")[2]
+        target = target_of(arch, dtype)
+        ways = schedules(module, target, tried, kinds_of(dtype))
         made = _requests(builder, root, f"k{number}", module, target, ways, protocol)
         requests += [request for _, request in made]
         rows += [{"kernel": name, "schedule": how} for how, _ in made]
@@ -134,7 +149,7 @@ def build(
     files = [file for one in requests for file in needs(one) if file.exists()]
     runtime = runtime_files(directory / WHEELS, for_gpu=True)
     path = directory / "gpu.bundle"
-    write_bundle(path, "gpu", target, "", requests, root, files, runtime)
+    write_bundle(path, "gpu", target_of(arch), "", requests, root, files, runtime)
     write_atomically(directory / "kernels.json", (json.dumps(rows, indent=1) + "\n").encode())
     print(f"{path}: {len(requests)} measurements, {path.stat().st_size / 2**20:.0f} MiB")
 
@@ -175,8 +190,9 @@ def table(directory: Path) -> str:
     rivals_file = directory / "rivals.json"
     rivals = json.loads(rivals_file.read_text()) if rivals_file.exists() else {"kernels": {}}
     names = sorted({name for times in rivals["kernels"].values() for name in times})
+    paper = ", whose times are no evidence" if report.device.is_emulated else ""
     lines = [
-        f"{report.device.sku}; rivals: {rivals.get('versions', 'none')}\n",
+        f"{report.device.sku}{paper}; rivals: {rivals.get('versions', 'none')}\n",
         "| kernel | untuned us | tuned us | by | right, of | " + " | ".join(names) + " |",
         "|---" * (5 + len(names)) + "|",
     ]

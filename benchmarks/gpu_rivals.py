@@ -1,11 +1,13 @@
-"""What PyTorch makes of the kernels of `gpu.py`, on the GPU of this machine; needs PyTorch and
-`gpu_shapes.py` alone.
+"""What PyTorch makes of the kernels of `gpu.py` and the network of `gpu_network.py`, on the GPU of
+this machine; needs PyTorch, for the network torchvision, and `gpu_shapes.py` alone.
 
     python gpu_rivals.py RESULTS.json [--seconds 0.2] [--no-inductor]
 
 Eager (cuBLAS, cuDNN) and, unless told not to, Inductor with its widest search (which uses Triton).
 Medians over samples of several calls between two events of the device, with everything at hand, as
-`gpu.py`'s bundle has it; float32 without tf32.
+`gpu.py`'s bundle has it; float32 without tf32, and where rows are called so with it. The network's
+weights are random, and its inputs come from the host and its outputs go there, as `gpu_network.py`
+has it.
 """
 
 from __future__ import annotations
@@ -24,9 +26,15 @@ from torch.nn import functional
 SAMPLE_MS = 2.0
 
 
-def kernels(dtype: torch.dtype) -> dict[str, tuple[Callable[..., Any], list[torch.Tensor]]]:
+TF32 = "tf32"
+TYPES = {"float16": torch.float16, "float32": torch.float32, TF32: torch.float32}
+
+Named = dict[str, tuple[Callable[..., Any], list[torch.Tensor]]]
+
+
+def kernels(name: str) -> Named:
     """By name: what computes it, and its arguments; of convolutions in channels-last memory."""
-    name = str(dtype).removeprefix("torch.")
+    dtype = TYPES[name]
 
     def random(*shape: int) -> torch.Tensor:
         return torch.rand(shape, dtype=dtype, device="cuda") - 0.5
@@ -43,6 +51,8 @@ def kernels(dtype: torch.dtype) -> dict[str, tuple[Callable[..., Any], list[torc
             return functional.conv2d(x, w, padding=pad)
 
         found[f"convolution {label} {name}"] = (convolve, [image, weights])
+    if name == TF32:
+        return found
     x, scale, shift = random(4096, 1024), random(1024), random(1024)
     found[f"softmax {name}"] = (lambda x: functional.softmax(x, dim=1), [x])
     found[f"layer norm {name}"] = (
@@ -53,6 +63,25 @@ def kernels(dtype: torch.dtype) -> dict[str, tuple[Callable[..., Any], list[torc
     found[f"attention q k {name}"] = (lambda q, k: torch.bmm(q, k.transpose(1, 2)), [q, k])
     found[f"attention p v {name}"] = (torch.bmm, [p, k])
     return found
+
+
+def networks(name: str) -> Named:
+    """From the host to the host."""
+    if name not in ("float16", TF32):
+        return {}
+    from torchvision.models import resnet50
+
+    dtype = TYPES[name]
+    model = resnet50().eval().to("cuda", dtype).to(memory_format=torch.channels_last)
+    image = torch.rand(1, 3, 224, 224, dtype=dtype)
+
+    @torch.inference_mode()
+    def infer(x: torch.Tensor) -> torch.Tensor:
+        given = x.to("cuda").to(memory_format=torch.channels_last)
+        result: torch.Tensor = model(given)
+        return result.to("cpu")
+
+    return {f"network resnet50 {name}": (infer, [image])}
 
 
 def seconds(call: Callable[[], Any], budget_s: float) -> float:
@@ -79,13 +108,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument("--no-inductor", action="store_true")
     a = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     rows: dict[str, dict[str, float]] = {}
     versions = f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
-    for dtype in (torch.float16, torch.float32):
-        for name, (function, arguments) in kernels(dtype).items():
+    for kind in TYPES:
+        torch.backends.cuda.matmul.allow_tf32 = kind == TF32
+        torch.backends.cudnn.allow_tf32 = kind == TF32
+        for name, (function, arguments) in {**kernels(kind), **networks(kind)}.items():
             rows[name] = {"PyTorch": seconds(lambda f=function, x=arguments: f(*x), a.seconds)}
             if not a.no_inductor:
                 try:

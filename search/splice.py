@@ -55,10 +55,18 @@ def without_note(loop: Any, key: str, body: Any) -> Any:
 
 
 def renamed(node: Any, names: Mapping[Any, Any]) -> Any:
-    """`node` with what `names` has for some of its variables, buffers among them."""
+    """`node` with what `names` has for some of its variables, buffers among them; indices are cast
+    to what the variable is of, for imported networks have them of 64 bits."""
 
     def instead(variable: Any) -> Any:
         found = [new for old, new in names.items() if variable.same_as(old)]
-        return found[0] if found else variable
+        return _cast(found[0], variable) if found else variable
 
     return structural_map(node, (Var, instead))
+
+
+def _cast(value: Any, variable: Any) -> Any:
+    wanted = str(getattr(variable.ty, "dtype", ""))
+    if not wanted.startswith("int") or str(value.ty.dtype) == wanted:
+        return value
+    return tirx.Cast(wanted, value)

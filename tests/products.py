@@ -39,6 +39,11 @@ def _finished(inputs: list[Any], result: Any, dtype: str, after: str) -> tvm.IRM
     return workload([*inputs, result])
 
 
+def _long(sizes: Any) -> tuple[Any, ...]:
+    """As imported networks have them: of 64 bits, and so are the indices."""
+    return tuple(tvm.tirx.IntImm("int64", size) for size in sizes)
+
+
 def product(
     dtype: str,
     sizes: tuple[int, int, int],
@@ -46,9 +51,10 @@ def product(
     batches: int = 0,
     after: str = "",
 ) -> tvm.IRModule:
-    """(rows, columns, depth); `turned`: that operand lies the other way."""
-    rows, columns, depth = sizes
-    many = (batches,) if batches else ()
+    """(rows, columns, depth); `turned`: that operand lies the other way. Sizes are of 64 bits where
+    there are batches."""
+    rows, columns, depth = _long(sizes) if batches else sizes
+    many = _long([batches]) if batches else ()
     left = (depth, rows) if turned[0] else (rows, depth)
     right = (columns, depth) if turned[1] else (depth, columns)
     a, b = (
@@ -74,9 +80,10 @@ def convolution(
     dilation: int = 1,
     after: str = "",
 ) -> tvm.IRModule:
-    """`image`: rows, columns, channels; padded so that it keeps its size at a stride of one."""
-    x = te.placeholder((1, *image), dtype, "x")
-    w = te.placeholder((taps, taps, image[-1], filters), dtype, "w")
+    """`image`: rows, columns, channels; padded so that it keeps its size at a stride of one. Sizes
+    are of 64 bits."""
+    x = te.placeholder(_long([1, *image]), dtype, "x")
+    w = te.placeholder(_long([taps, taps, image[-1], filters]), dtype, "w")
     pad = dilation * (taps - 1) // 2
     made = topi.nn.conv2d_nhwc(x, w, stride, pad, dilation, sums(dtype))
     return _finished([x, w], made, dtype, after)

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,13 @@ pytestmark = [pytest.mark.torture, needs_compiler]
 
 KERNELS = int(os.environ.get("TUNEFARM_TORTURE_KERNELS", "60"))
 """Of each architecture; three points of each."""
+
+
+def picked(ways: Sequence[Any], rng: random.Random) -> list[int]:
+    """Three, of each kind of cores one at least."""
+    kinds = {way.cores: number for number, way in rng.sample(list(enumerate(ways)), len(ways))}
+    others = rng.sample(range(len(ways)), min(3, len(ways)))
+    return list(dict.fromkeys([*kinds.values(), *others]))[:3]
 
 
 @pytest.mark.timeout(3600)
@@ -41,7 +50,7 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
                 continue
             counts["kernels"] += 1
             kernel = stack.kernel(module)
-            for number in rng.sample(range(len(space.ways)), min(3, len(space.ways))):
+            for number in picked(space.ways, rng):
                 made = space.realise(Point(0, (number,)), 1)
                 assert made is not None
                 outcome = stack.screened(kernel, made.trace)
