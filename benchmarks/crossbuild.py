@@ -39,7 +39,6 @@ from tunefarm.measure.cuda import cuda_compiler
 from tunefarm.search import replay
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.spaces import design_space
-from tunefarm.search.spaces.tensor_tile.space import FAMILY
 from tunefarm.search.tiles import random_point
 
 COMPILE_LIMIT_S = 120.0
@@ -106,9 +105,11 @@ FLOATS = ("float32", "float16", "bfloat16")
 ALSO = ("int8", "tf32")
 """Types that the kernels of `IN_ALL` are built in besides."""
 IN_ALL = ("product 1024",)
-PLAIN, SKETCHES, TILES = "plain cores", "tensor cores", "tensor tiles"
-"""Kinds of schedules: TVM's sketches for the one and the other, and tiles of our own."""
-KINDS = frozenset({PLAIN, SKETCHES, TILES})
+PLAIN, SKETCHES = "plain cores", "tensor cores"
+"""Kinds of schedules: TVM's sketches for the one and the other, and families of our own, which have
+their names."""
+TILES, ROWS = "tensor-tile", "warp-rows"
+KINDS = frozenset({PLAIN, SKETCHES, TILES, ROWS})
 
 
 def workload(kernel: str, dtype: str) -> Any:
@@ -205,9 +206,8 @@ def schedules(
 
 
 def kind_of(trace: str) -> str:
-    if (replay.completed_by(trace) or "").startswith(FAMILY):
-        return TILES
-    return SKETCHES if replay.rules_of(trace) else PLAIN
+    family = (replay.completed_by(trace) or "").partition(" ")[0]
+    return family or (SKETCHES if replay.rules_of(trace) else PLAIN)
 
 
 def taken(library: Library) -> dict[str, Any]:

@@ -28,6 +28,7 @@ import tvm
 from crossbuild import (
     FLOATS,
     PLAIN,
+    ROWS,
     SKETCHES,
     TILES,
     elements,
@@ -158,20 +159,21 @@ class Bench:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Right ones of those tried, by kernel and kind of schedule, and what became of the others."""
+    kinds = ("untuned", PLAIN, SKETCHES, TILES, ROWS)
     lines = [
-        f"| kernel | type | untuned | {PLAIN} | {SKETCHES} | {TILES} | others |",
-        "|---|---|---|---|---|---|---|",
+        "| kernel | type | " + " | ".join(kinds) + " | others |",
+        "|---" * (3 + len(kinds)) + "|",
     ]
     for key in dict.fromkeys((row["kernel"], row["dtype"]) for row in rows):
         mine = [row for row in rows if (row["kernel"], row["dtype"]) == key]
         counts = []
-        for how in ("untuned", PLAIN, SKETCHES, TILES):
+        for how in kinds:
             some = [row for row in mine if row["schedule"] == how]
             right = sum(not row["failure"] for row in some)
             counts.append(f"{right}/{len(some)}" if some else "")
         others = Counter(row["failure"].split(":")[0] for row in mine if row["failure"])
         named = ", ".join(f"{count} {kind}" for kind, count in others.items())
-        lines.append("| {} | {} | {} | {} | {} | {} | {} |".format(*key, *counts, named))
+        lines.append("| " + " | ".join([*key, *counts, named]) + " |")
     return "\n".join(lines)
 
 

@@ -222,12 +222,15 @@ def in_full(function: Any, target: Target, point: str | None) -> Any:
     Raises:
         InvalidTrace: the point does not fit the kernel or the target.
     """
-    from tunefarm.search.spaces.tensor_tile import space
+    from tunefarm.search.spaces.tensor_tile import space as tensor_tile
+    from tunefarm.search.spaces.warp_rows import space as warp_rows
 
-    if point is None or point.partition(" ")[0] != space.FAMILY:
+    written = {one.FAMILY: one.in_full for one in (tensor_tile, warp_rows)}
+    family = (point or "").partition(" ")[0]
+    if point is None or family not in written:
         return function
     try:
-        return space.in_full(function, target, point)
+        return written[family](function, target, point)
     except ValueError as error:
         raise InvalidTrace(str(error)) from error
 

@@ -18,6 +18,7 @@ from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import Runner, ScreenOutcome, ScreenRequest
+from tunefarm.search import replay
 from tunefarm.search.candidate import UNTUNED
 
 ARCH = "sm_80"
@@ -93,3 +94,18 @@ class Stack:
         self._count += 1
         library = self.directory / f"{self._count}.so"
         return self.builder.build(BuildRequest(path, target, trace, library))
+
+
+def trace_of(module: tvm.IRModule, point: str) -> str:
+    """Of a kernel that is written whole, see `replay.in_full`."""
+    schedule = replay.new_schedule(module, seed=1)
+    replay.mark_complete(schedule, point)
+    return replay.trace_json(schedule)
+
+
+def checked(stack: Stack, module: tvm.IRModule, *points: str) -> None:
+    """That the kernel at each of these points computes what it does on the processor."""
+    kernel = stack.kernel(module)
+    for point in points:
+        outcome = stack.screened(kernel, trace_of(module, point))
+        assert outcome.failure is None, (outcome.failure, point)

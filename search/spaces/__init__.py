@@ -25,8 +25,8 @@ def register_space(name: str, factory: SpaceFactory) -> None:
 
 def design_space(workload: Any, target: Target, transfer: Transfer | None = None) -> Space:
     """Every family that fits, and TVM's own sketches, so that no kernel is without a space; its
-    hardware models corrected by `transfer`. The families are of processors; on a GPU there are
-    tiles of our own for its tensor cores, and sketches for these and for its plain ones."""
+    hardware models corrected by `transfer`. Most families are of processors; on a GPU there are
+    tiles for its tensor cores, rows on its warps, and sketches for both kinds of cores."""
     from tunefarm.search.spaces.elementwise import elementwise_space
     from tunefarm.search.spaces.fold import fold_space
     from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
@@ -34,6 +34,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.rowwise import rowwise_space
     from tunefarm.search.spaces.spread import spread_space
     from tunefarm.search.spaces.tensor_tile.space import tensor_tile_space
+    from tunefarm.search.spaces.warp_rows.space import warp_rows_space
     from tunefarm.search.spaces.windows import windows_space
     from tunefarm.search.spaces.winograd import winograd_space
 
@@ -43,7 +44,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
         *(rowwise_space, elementwise_space, windows_space, fold_space),
     )
     if target.kind == "cuda":
-        own = (tensor_tile_space, tensor_core_space)
+        own = (tensor_tile_space, tensor_core_space, warp_rows_space)
     for factory in (*own, *_FACTORIES.values()):
         space = factory(workload, target)
         if space is not None:

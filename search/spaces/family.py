@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_type_hints
 
 import numpy as np
 
 from tunefarm.search import replay
 from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal
+
+W = TypeVar("W", bound="Way")
 
 
 def realised(
@@ -40,6 +42,24 @@ def in_words(family: str, one: Any) -> str:
     return " ".join([family, *(f"{field.name}={getattr(one, field.name)}" for field in said)])
 
 
+def from_words(kind: type[W], family: str, words: str) -> W:
+    """The contrary, of fields that are whole numbers or texts of an enumeration.
+
+    Raises:
+        ValueError: it is no such point.
+    """
+    name, *parts = words.split(" ")
+    said = dict(part.partition("=")[::2] for part in parts)
+    types = get_type_hints(kind)
+    try:
+        one = kind(**{key: types[key](value) for key, value in said.items()})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"no point of {family}: {words!r}") from error
+    if name != family or in_words(family, one) != words:
+        raise ValueError(f"no point of {family}: {words!r}")
+    return one
+
+
 @dataclass(frozen=True)
 class Way(ABC):
     """One of few ways to run a kernel; its fields are plain values."""
@@ -47,9 +67,6 @@ class Way(ABC):
     @abstractmethod
     def coordinates(self) -> tuple[float, ...]:
         """See `Modelled.coordinates`."""
-
-
-W = TypeVar("W", bound=Way)
 
 
 @dataclass(frozen=True)

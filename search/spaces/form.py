@@ -254,15 +254,15 @@ def _is_single_float(block: Stage) -> bool:
 def followers(block: Stage, stages: Sequence[Stage]) -> tuple[Sequence[Stage], Sequence[Stage]]:
     """The first of `stages`, which read results of the block or of each other, element by element,
     and the rest."""
-    results = {block.writes}
+    results = {block.node.body.buffer}
     for count, stage in enumerate(stages):
-        loads = [load for load in _loads(stage) if load.source.name in results]
+        loads = [load for load in _loads(stage) if load.source in results]
         here = list(stage.node.body.indices)
         if stage.shape != block.shape or not loads:
             return stages[:count], stages[count:]
         if not all(structural_equal(list(load.indices), here) for load in loads):
             return stages[:count], stages[count:]
-        results.add(stage.writes)
+        results.add(stage.node.body.buffer)
     return stages, ()
 
 

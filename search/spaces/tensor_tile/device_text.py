@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, CHUNK, TileLayout
+from tunefarm.search.spaces.written import Function, device_function
 
 STEP_BYTES = 32
 """Of an operand's line, that one instruction multiplies, whatever the type."""
@@ -22,17 +23,9 @@ _TYPES = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float32": "tf32"}
 _SUMS = {"float32": ("float", "f", "f32"), "int32": ("int", "r", "s32")}
 
 
-@dataclass(frozen=True)
-class Function:
-    """One function: its name and the text that defines it."""
-
-    name: str
-    text: str
-
-
 def shared_address() -> Function:
     """Of a block's memory, from where on a tile may begin."""
-    return _function(
+    return device_function(
         "tunefarm_shared",
         "unsigned",
         "void* memory",
@@ -44,7 +37,7 @@ def shared_address() -> Function:
 def copy_piece(size: int) -> Function:
     """`size` bytes from global to shared memory beside the threads; zeros where nothing is."""
     how = "cg" if size == CHUNK else "ca"
-    return _function(
+    return device_function(
         f"tunefarm_copy_{size}",
         "void",
         "unsigned to, const void* from, int there",
@@ -55,7 +48,7 @@ def copy_piece(size: int) -> Function:
 
 def copies_begun() -> Function:
     """The end of a step's copies."""
-    return _function("tunefarm_copies_begun", "void", "", _asm("cp.async.commit_group;"))
+    return device_function("tunefarm_copies_begun", "void", "", _asm("cp.async.commit_group;"))
 
 
 def copies_met(but: int, for_groups: bool) -> Function:
@@ -66,16 +59,11 @@ def copies_met(but: int, for_groups: bool) -> Function:
         text.append(_asm("fence.proxy.async.shared::cta;"))
     text.append("  __syncthreads();")
     name = f"tunefarm_copies_met_{but}{'_groups' if for_groups else ''}"
-    return _function(name, "void", "", "\n".join(text))
+    return device_function(name, "void", "", "\n".join(text))
 
 
 def _asm(instruction: str) -> str:
     return f'  asm volatile("{instruction}" ::: "memory");'
-
-
-def _function(name: str, returns: str, arguments: str, body: str) -> Function:
-    head = f"__device__ __forceinline__ {returns} {name}({arguments})"
-    return Function(name, f"{head} {{\n{body}\n}}\n")
 
 
 @dataclass(frozen=True)
@@ -127,7 +115,7 @@ def multiply(shape: Shape) -> Function:
     kind, _, _ = _SUMS[shape.sums]
     body = _by_groups(shape) if shape.grouped else _by_warps(shape)
     arguments = f"{kind}* sums, unsigned left, unsigned right"
-    return _function(f"tunefarm_multiply_{shape.words}", "void", arguments, body)
+    return device_function(f"tunefarm_multiply_{shape.words}", "void", arguments, body)
 
 
 def multiplied(shape: Shape, but: int) -> Function:
@@ -139,7 +127,7 @@ def multiplied(shape: Shape, but: int) -> Function:
         operands = ", ".join(f'"+{letter}"(sums[{n}])' for n in range(shape.held))
     body = f'  asm volatile("wgmma.wait_group.sync.aligned {but};" : {operands} :: "memory");'
     name = f"tunefarm_multiplied_{shape.words}_{but}"
-    return _function(name, "void", f"{kind}* sums", body)
+    return device_function(name, "void", f"{kind}* sums", body)
 
 
 def lay_down(shape: Shape, row_bytes: int) -> Function:
@@ -163,7 +151,7 @@ def lay_down(shape: Shape, row_bytes: int) -> Function:
     }}
   }}"""
     name = f"tunefarm_lay_down_{shape.words}_{row_bytes}"
-    return _function(name, "void", f"{kind}* sums, unsigned to", body)
+    return device_function(name, "void", f"{kind}* sums, unsigned to", body)
 
 
 def pick_up(sums: str, count: int) -> Function:
@@ -181,7 +169,7 @@ def pick_up(sums: str, count: int) -> Function:
         .replace("{{", "{")
         .replace("}}", "}")
     )
-    return _function(
+    return device_function(
         f"tunefarm_pick_up_{sums}_{count}", "void", f"{kind}* own, unsigned from", body
     )
 

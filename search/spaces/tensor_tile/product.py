@@ -106,7 +106,7 @@ def product_of(workload: Any) -> Product | None:
     if rest or not isinstance(block.node.body.value, tirx.Add) or not sums_from_zero(block):
         return None
     terms = _terms(block)
-    made = {stage.writes: stage for stage in stages[:place]}
+    made = {stage.node.body.buffer: stage for stage in stages[:place]}
     read = [_read(block, term, made) for term in terms or ()]
     if len(read) != 2 or None in read:
         return None
@@ -141,11 +141,11 @@ def _terms(block: Stage) -> tuple[Any, Any] | None:
     return loads[0], loads[1]
 
 
-def _read(block: Stage, load: Any, made: Mapping[str, Stage]) -> _Read | None:
+def _read(block: Stage, load: Any, made: Mapping[Any, Stage]) -> _Read | None:
     """What a load comes to, through the stages before that copy, pad or arrange anew."""
     condition: Any = None
-    while load.source.name in made:
-        stage = made[load.source.name]
+    while load.source in made:
+        stage = made[load.source]
         axes = [v.var for v in stage.node.iter_vars]
         here = dict(zip(axes, load.indices, strict=True))
         value = stage.node.body.value

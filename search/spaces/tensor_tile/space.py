@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import tvm
 
 from tunefarm.devices.gpu import arch_of, multiplies_tf32
 from tunefarm.devices.target import Target
-from tunefarm.search.spaces.family import FewWays, in_words
+from tunefarm.search.spaces.family import FewWays, from_words
 from tunefarm.search.spaces.tensor_tile.product import product_of
 from tunefarm.search.spaces.tensor_tile.tile import (
-    Cores,
     Plan,
     TensorTile,
     expected_s,
@@ -55,22 +53,10 @@ def in_full(function: Any, target: Target, point: str) -> Any:
     Raises:
         ValueError: it is none of this family, or does not fit the kernel or the target.
     """
-    product, tile = product_of(tvm.IRModule({"main": function})), _from_words(point)
+    product, tile = (
+        product_of(tvm.IRModule({"main": function})),
+        from_words(TensorTile, FAMILY, point),
+    )
     if product is None or not Plan(matrices_of(product), tile).fits(arch_of(target)):
         raise ValueError(f"does not fit: {point}")
     return written(function, product, tile)
-
-
-def _from_words(point: str) -> TensorTile:
-    family, *words = point.split(" ")
-    said = dict(word.split("=", 1) for word in words)
-    if family != FAMILY or not said.keys() <= {field.name for field in fields(TensorTile)}:
-        raise ValueError(f"no point of {FAMILY}: {point!r}")
-    try:
-        cores = Cores(said.pop("cores"))
-        tile = TensorTile(cores, **{name: int(value) for name, value in said.items()})
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no point of {FAMILY}: {point!r}") from error
-    if in_words(FAMILY, tile) != point:
-        raise ValueError(f"no point of {FAMILY}: {point!r}")
-    return tile

@@ -29,6 +29,8 @@ VECTOR = 4
 _OTHER_REGISTERS = 40
 """Of a thread, besides its sums and the fragments that it multiplies."""
 _MOST_REGISTERS = 255
+_MOST_DEEP = 65535
+"""Blocks along any but a launch's first dimension."""
 
 
 class Cores(enum.StrEnum):
@@ -170,6 +172,8 @@ class Plan:
         if tile.cores is Cores.WARPS and down * across > 64:
             return False
         if any(size % tile.threads for size in self._pieces) or self.steps < 1:
+            return False
+        if self.matrices.batches * tile.split > _MOST_DEEP:
             return False
         return (
             arch.warp <= tile.threads <= arch.threads

@@ -15,16 +15,23 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.expr import TensorLoad, Var
-from tvm.s_tir import SBlock, SBlockRealize
-from tvm.sym import Analyzer
 from tvm_ffi import structural_map
 
 from tunefarm.search.spaces.tensor_tile import device_text as text
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
 from tunefarm.search.spaces.tensor_tile.product import Operand, Product
 from tunefarm.search.spaces.tensor_tile.tile import VECTOR, Matrices, Plan, TensorTile
+from tunefarm.search.spaces.written import (
+    Writer,
+    all_of,
+    call,
+    coordinates,
+    local,
+    number,
+    when,
+    whole,
+)
 from tunefarm.search.splice import renamed
 
 _FINISHING = 256
@@ -49,47 +56,18 @@ def matrices_of(product: Product) -> Matrices:
 
 def written(function: Any, product: Product, tile: TensorTile) -> Any:
     """`function`, which computes `product`, as a kernel that computes it by `tile`."""
-    body, buffers = _Writer(function, product, Plan(matrices_of(product), tile)).kernel()
-    block = SBlock([], [], [], "root", body, alloc_buffers=buffers)
-    return function.with_body(SBlockRealize([], tirx.const(True, "bool"), block))
+    return whole(function, *_TileWriter(product, Plan(matrices_of(product), tile)).kernel())
 
 
-def _call(function: text.Function, *arguments: Any, returns: str = "void") -> Any:
-    made = cuda_func_call(function.name, *arguments, source_code=function.text, return_type=returns)
-    return tirx.Evaluate(made) if returns == "void" else made
-
-
-def _sequence(statements: Sequence[Any]) -> Any:
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
-
-
-def _if(condition: Any, body: Any) -> Any:
-    return body if condition is None else tirx.IfThenElse(condition, body, None)
-
-
-def _all(conditions: Sequence[Any]) -> Any:
-    """None where there is none."""
-    found = None
-    for one in conditions:
-        if one is not None:
-            found = one if found is None else tirx.And(found, one)
-    return found
-
-
-def _int(value: int) -> Any:
-    return tirx.const(value, "int32")
-
-
-class _Writer:
-    def __init__(self, function: Any, product: Product, plan: Plan) -> None:
-        self._function, self._product, self._plan = function, product, plan
+class _TileWriter(Writer):
+    def __init__(self, product: Product, plan: Plan) -> None:
+        super().__init__()
+        self._product, self._plan = product, plan
         self._tile = plan.tile
-        shape = plan.shape
         self._memory = tirx.decl_buffer((plan.shared_bytes,), "uint8", "memory", scope="shared.dyn")
-        self._sums = tirx.decl_buffer((shape.held,), product.sums, "sums", scope="local")
-        self._own = tirx.decl_buffer((self._vector,), product.sums, "own", scope="local")
+        self._sums = local(plan.shape.held, product.sums, "sums")
+        self._own = local(self._vector, product.sums, "own")
         self._start = Var("start", tvm.ir.PrimType("uint32"))
-        self._analyzer = Analyzer()
         self._parts: Any = None
         if self._tile.split > 1:
             size = (self._tile.split, product.batches, product.rows, product.columns)
@@ -97,61 +75,36 @@ class _Writer:
 
     def kernel(self) -> tuple[Any, list[Any]]:
         """Its text, and the buffers that it allocates."""
-        first = self._launch(self._block(), [self._memory, self._sums, self._own])
+        first = self._summing()
         if self._parts is None:
             return first, []
         return tirx.SeqStmt([first, self._finish()]), [self._parts]
 
-    def _launch(self, body: Any, buffers: list[Any]) -> Any:
-        block = SBlock([], [], [], "tile", body, alloc_buffers=buffers)
+    def _summing(self) -> Any:
+        """The first launch."""
         down, across = self._plan.grid
-        inside = SBlockRealize([], tirx.const(True, "bool"), block)
-        inside = self._threads(self._thread, self._tile.threads, "threadIdx.x", inside)
-        inside = self._threads(self._tiles, down * across, "blockIdx.x", inside)
         deep = self._product.batches * self._tile.split
-        return self._threads(self._deep, deep, "blockIdx.y", inside)
-
-    # ------------------------------------------------------------------------ variables
-
-    _thread: Any
-    _tiles: Any
-    _deep: Any
-
-    def _block(self) -> Any:
-        self._thread, self._tiles, self._deep = (
-            Var(name, tvm.ir.PrimType("int32")) for name in ("thread", "tile_of_grid", "deep")
-        )
-        self._bind(self._thread, self._tile.threads)
-        down, across = self._plan.grid
-        self._bind(self._tiles, down * across)
-        self._bind(self._deep, self._product.batches * self._tile.split)
+        threads = {
+            "threadIdx.x": (self.variable("thread", self._tile.threads), self._tile.threads),
+            "blockIdx.x": (self.variable("tile_of_grid", down * across), down * across),
+            "blockIdx.y": (self.variable("deep", deep), deep),
+        }
+        (self._thread, _), (self._tiles, _), (which, _) = threads.values()
         row, column = self._place(down, across)
-        batch = tirx.floordiv(self._deep, self._tile.split)
-        part = tirx.floormod(self._deep, self._tile.split)
+        batch = tirx.floordiv(which, self._tile.split)
+        part = tirx.floormod(which, self._tile.split)
         row, column = row * self._tile.rows, column * self._tile.columns
+        start = call(text.shared_address(), self._memory.data, returns="uint32")
         body = [
+            tirx.Bind(self._start, start),
             *self._cleared(),
             *self._summed(batch, part, row, column),
             *self._laid(batch, part, row, column),
         ]
-        start = _call(text.shared_address(), self._memory.data, returns="uint32")
-        return tirx.SeqStmt([tirx.Bind(self._start, start), *body])
+        return self.launch(tirx.SeqStmt(body), [self._memory, self._sums, self._own], threads)
 
-    def _bind(self, variable: Any, extent: int) -> None:
-        self._analyzer.bind(variable, tvm.ir.Range(0, extent), True)
-
-    def _simple(self, expression: Any) -> Any:
-        return self._analyzer.simplify(expression)
-
-    def _threads(self, variable: Any, extent: int, name: str, body: Any) -> Any:
-        axis = tirx.IterVar(tvm.ir.Range(0, extent), variable, tirx.IterVar.ThreadIndex, name)
-        return tirx.For(variable, 0, extent, tirx.ForKind.THREAD_BINDING, body, axis)
-
-    def _loop(self, name: str, extent: int, kind: Any, body: Any) -> Any:
-        """`body` makes the text from the variable."""
-        variable = Var(name, tvm.ir.PrimType("int32"))
-        self._bind(variable, extent)
-        return tirx.For(variable, 0, extent, kind, body(variable))
+    _thread: Any
+    _tiles: Any
 
     def _place(self, down: int, across: int) -> tuple[Any, Any]:
         """Which tile a block has: some rows of tiles at a time, column by column."""
@@ -163,29 +116,23 @@ class _Writer:
         if down % together == 0:
             row = band * together + tirx.floormod(within, together)
             return row, tirx.floordiv(within, together)
-        left = tirx.min(_int(down) - band * together, _int(together))
+        left = tirx.min(number(down) - band * together, number(together))
         return band * together + tirx.floormod(within, left), tirx.floordiv(within, left)
 
     def _cleared(self) -> list[Any]:
         zero = tirx.const(0, self._product.sums)
-        return [
-            self._loop(
-                "held",
-                self._plan.shape.held,
-                tirx.ForKind.UNROLLED,
-                lambda i: tirx.BufferStore(self._sums, zero, [i]),
-            )
-        ]
+        held = self._plan.shape.held
+        return [self.unrolled("held", held, lambda i: tirx.BufferStore(self._sums, zero, [i]))]
 
     # -------------------------------------------------------------------------- summing
 
     def _summed(self, batch: Any, part: Any, row: Any, column: Any) -> list[Any]:
         plan, shape, stages = self._plan, self._plan.shape, self._tile.stages
         grouped, steps, ahead = shape.grouped, plan.steps, plan.ahead
-        begun = _call(text.copies_begun())
+        begun = call(text.copies_begun())
 
         def copies(step: Any, slot: Any) -> Any:
-            to = self._start + tirx.Cast("uint32", self._simple(slot * plan.stage_bytes))
+            to = self._start + tirx.Cast("uint32", self.simple(slot * plan.stage_bytes))
             term = (part * steps + step) * self._tile.depth
             product = self._product
             return tirx.SeqStmt(
@@ -198,9 +145,9 @@ class _Writer:
             )
 
         text_: list[Any] = []
-        for number in range(ahead):
-            if number < steps:
-                text_.append(copies(_int(number), _int(number)))
+        for first in range(ahead):
+            if first < steps:
+                text_.append(copies(number(first), number(first)))
             text_.append(begun)
 
         def step(k: Any) -> Any:
@@ -209,20 +156,20 @@ class _Writer:
             following = copies(k + ahead, tirx.floormod(k + ahead, stages))
             one = [
                 tirx.Bind(at, slot),
-                _call(text.copies_met(ahead - 1, grouped)),
-                _call(text.multiply(shape), self._sums.data, at, at + shape.left.bytes),
-                _if(k + ahead < steps, following),
+                call(text.copies_met(ahead - 1, grouped)),
+                call(text.multiply(shape), self._sums.data, at, at + shape.left.bytes),
+                when(k + ahead < steps, following),
                 begun,
             ]
             if grouped:
-                one.append(_call(text.multiplied(shape, 1), self._sums.data))
+                one.append(call(text.multiplied(shape, 1), self._sums.data))
             else:  # what is copied next overwrites what the others may still be reading
                 one[2], one[3] = one[3], one[2]
             return tirx.SeqStmt(one)
 
-        text_.append(self._loop("step", steps, tirx.ForKind.SERIAL, step))
+        text_.append(self.loop("step", steps, tirx.ForKind.SERIAL, step))
         if grouped:
-            text_.append(_call(text.multiplied(shape, 0), self._sums.data))
+            text_.append(call(text.multiplied(shape, 0), self._sums.data))
         return text_
 
     def _copied(
@@ -234,30 +181,30 @@ class _Writer:
         pieces = along * layout.across
         product = self._product
 
-        def one(number: Any) -> Any:
-            which = number * self._tile.threads + self._thread
+        def one(turn: Any) -> Any:
+            which = turn * self._tile.threads + self._thread
             across, beside = tirx.floordiv(which, along), tirx.floormod(which, along) * piece
             inner_line, inner_term = (across, beside) if layout.deep else (beside, across)
             of_line, of_term = line + inner_line, term + inner_term
             axes = self._axes(product.batch, batch)
             axes |= self._axes(operand.lines, of_line)
             axes |= self._axes(product.depth, of_term)
-            indices = [self._simple(renamed(index, axes)) for index in operand.indices]
+            indices = [self.simple(renamed(index, axes)) for index in operand.indices]
             condition = operand.condition
-            there = _all(
+            there = all_of(
                 [
                     self._inside(of_line, product.extent(operand.lines), layout.lines),
                     self._inside(of_term, product.length, self._tile.depth * self._tile.split),
                     None if condition is None else renamed(condition, axes),
                 ]
             )
-            said = _int(1) if there is None else tirx.Cast("int32", self._simple(there))
+            said = number(1) if there is None else tirx.Cast("int32", self.simple(there))
             source = tirx.address_of(tirx.BufferLoad(operand.buffer, indices))
-            place = to + tirx.Cast("uint32", self._simple(layout.offset(inner_line, inner_term)))
-            return _call(text.copy_piece(piece * product.element_bytes), place, source, said)
+            place = to + tirx.Cast("uint32", self.simple(layout.offset(inner_line, inner_term)))
+            return call(text.copy_piece(piece * product.element_bytes), place, source, said)
 
         count = pieces // self._tile.threads
-        return self._loop("piece", count, tirx.ForKind.UNROLLED, one)
+        return self.unrolled("piece", count, one)
 
     def _inside(self, place: Any, length: int, tile: int) -> Any:
         """None where no tile reaches beyond the end."""
@@ -265,20 +212,10 @@ class _Writer:
 
     def _axes(self, axes: Sequence[int], place: Any) -> dict[Any, Any]:
         """Values of the block's variables at a place among all of these axes."""
-        variables = [v.var for v in self._product.block.node.iter_vars]
-        found: dict[Any, Any] = {}
-        outermost = True
-        rest = place
-        long = [axis for axis in axes if self._product.block.axes[axis].extent > 1]
-        for axis in axes:
-            if axis not in long:
-                found[variables[axis]] = _int(0)
-        for axis in reversed(long):
-            extent = self._product.block.axes[axis].extent
-            outermost = axis == long[0]
-            found[variables[axis]] = rest if outermost else tirx.floormod(rest, extent)
-            rest = rest if outermost else tirx.floordiv(rest, extent)
-        return found
+        block = self._product.block
+        variables = [v.var for v in block.node.iter_vars]
+        values = coordinates(place, [block.axes[axis].extent for axis in axes])
+        return {variables[axis]: value for axis, value in zip(axes, values, strict=True)}
 
     # ------------------------------------------------------------------------ finishing
 
@@ -286,11 +223,11 @@ class _Writer:
         plan, tile = self._plan, self._tile
         vectors = tile.columns // self._vector
 
-        def one(number: Any) -> Any:
-            which = number * tile.threads + self._thread
+        def one(turn: Any) -> Any:
+            which = turn * tile.threads + self._thread
             line = tirx.floordiv(which, vectors)
             beside = tirx.floormod(which, vectors) * self._vector
-            there = _all(
+            there = all_of(
                 [
                     self._inside(row + line, self._product.rows, tile.rows),
                     self._inside(column + beside, self._product.columns, tile.columns),
@@ -298,7 +235,7 @@ class _Writer:
                 ]
             )
             place = self._start + tirx.Cast("uint32", line * plan.laid_row + beside * 4)
-            pick = _call(text.pick_up(self._product.sums, self._vector), self._own.data, place)
+            pick = call(text.pick_up(self._product.sums, self._vector), self._own.data, place)
 
             def stored(lane: Any) -> Any:
                 own = tirx.BufferLoad(self._own, [lane])
@@ -307,62 +244,57 @@ class _Writer:
                     return tirx.BufferStore(self._parts, own, where)
                 return self._result(own, batch, row + line, column + beside, lane)
 
-            return _if(there, tirx.SeqStmt([pick, self._lanes(stored)]))
+            return when(there, tirx.SeqStmt([pick, self.vector(self._vector, stored)]))
 
         count = ceil(tile.rows * vectors / tile.threads)
         met = text.copies_met(0, False)
         return [
-            _call(met),  # nobody reads operands any more
-            _call(text.lay_down(plan.shape, plan.laid_row), self._sums.data, self._start),
-            _call(met),
-            self._loop("vector", count, tirx.ForKind.SERIAL, one),
+            call(met),  # nobody reads operands any more
+            call(text.lay_down(plan.shape, plan.laid_row), self._sums.data, self._start),
+            call(met),
+            self.loop("vector", count, tirx.ForKind.SERIAL, one),
         ]
 
     def _finish(self) -> Any:
         """The second launch: each thread adds up some neighbouring columns' parts."""
         product, split = self._product, self._tile.split
         vectors = product.columns // self._vector
-        total = product.batches * product.rows * vectors
-        block, thread = (Var(name, tvm.ir.PrimType("int32")) for name in ("blocks", "thread"))
-        blocks = ceil(total / _FINISHING)
-        self._bind(block, blocks)
-        self._bind(thread, _FINISHING)
+        results = product.batches * product.rows * vectors
+        blocks = ceil(results / _FINISHING)
+        threads = {
+            "threadIdx.x": (self.variable("thread", _FINISHING), _FINISHING),
+            "blockIdx.x": (self.variable("block", blocks), blocks),
+        }
+        (thread, _), (block, _) = threads.values()
         which = block * _FINISHING + thread
         column = tirx.floormod(which, vectors) * self._vector
         row = tirx.floormod(tirx.floordiv(which, vectors), product.rows)
         batch = tirx.floordiv(which, vectors * product.rows)
-        total_ = tirx.decl_buffer((self._vector,), product.sums, "total", scope="local")
+        total = local(self._vector, product.sums, "total")
 
-        def part(number: Any, lane: Any) -> Any:
-            return tirx.BufferLoad(self._parts, [number, batch, row, column + lane])
+        def part(which: Any, lane: Any) -> Any:
+            return tirx.BufferLoad(self._parts, [which, batch, row, column + lane])
 
-        def added(number: Any) -> Any:
-            def one(lane: Any) -> Any:
-                value = tirx.BufferLoad(total_, [lane]) + part(number + 1, lane)
-                return tirx.BufferStore(total_, value, [lane])
+        def first(lane: Any) -> Any:
+            return tirx.BufferStore(total, part(number(0), lane), [lane])
 
-            return self._lanes(one)
+        def added(one: Any) -> Any:
+            def add(lane: Any) -> Any:
+                value = tirx.BufferLoad(total, [lane]) + part(one + 1, lane)
+                return tirx.BufferStore(total, value, [lane])
 
-        body = tirx.SeqStmt(
-            [
-                self._lanes(lambda lane: tirx.BufferStore(total_, part(_int(0), lane), [lane])),
-                self._loop("part", split - 1, tirx.ForKind.UNROLLED, added),
-                self._lanes(
-                    lambda lane: self._result(
-                        tirx.BufferLoad(total_, [lane]), batch, row, column, lane
-                    )
-                ),
-            ]
-        )
-        inside = _if(None if total % _FINISHING == 0 else which < total, body)
-        made = SBlock([], [], [], "finish", inside, alloc_buffers=[total_])
-        realized = SBlockRealize([], tirx.const(True, "bool"), made)
-        inner = self._threads(thread, _FINISHING, "threadIdx.x", realized)
-        return self._threads(block, blocks, "blockIdx.x", inner)
+            return self.vector(self._vector, add)
 
-    def _lanes(self, body: Any) -> Any:
-        kind = tirx.ForKind.VECTORIZED if self._vector > 1 else tirx.ForKind.SERIAL
-        return self._loop("lane", self._vector, kind, body)
+        def stored(lane: Any) -> Any:
+            return self._result(tirx.BufferLoad(total, [lane]), batch, row, column, lane)
+
+        body = [
+            self.vector(self._vector, first),
+            self.unrolled("part", split - 1, added),
+            self.vector(self._vector, stored),
+        ]
+        there = None if results % _FINISHING == 0 else which < results
+        return self.launch(when(there, tirx.SeqStmt(body)), [total], threads)
 
     @property
     def _vector(self) -> int:
@@ -389,11 +321,11 @@ class _Writer:
         variables = [v.var for v in block.iter_vars]
         axes[variables[longest]] = axes[variables[longest]] + lane
         places = [
-            self._simple(axes[variable])
+            self.simple(axes[variable])
             for variable, axis in zip(variables, product.block.axes, strict=True)
             if not axis.reduces
         ]
-        made = {product.block.writes: sums}
+        made = {product.block.node.body.buffer: sums}
         buffer = block.body.buffer
         value = sums
         for stage in product.after:
@@ -401,10 +333,10 @@ class _Writer:
             store = stage.node.body
 
             def read(load: Any) -> Any:
-                return made.get(load.source.name, load)
+                return made.get(load.source, load)
 
             value = structural_map(store.value, (TensorLoad, read))
             value = renamed(value, dict(zip(own, places, strict=True)))
-            made[stage.writes] = value
+            made[store.buffer] = value
             buffer = store.buffer
         return tirx.BufferStore(buffer, value, places)

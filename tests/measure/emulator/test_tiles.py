@@ -23,19 +23,9 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield made
 
 
-def checked(stack, module, *points: str) -> None:
-    from tunefarm.search import replay
-
-    kernel = stack.kernel(module)
-    for point in points:
-        schedule = replay.new_schedule(module, seed=1)
-        replay.mark_complete(schedule, point)
-        outcome = stack.screened(kernel, replay.trace_json(schedule))
-        assert outcome.failure is None, (outcome.failure, point)
-
-
 def test_products_of_all_types_are_right(stack) -> None:
     """Whichever way operands lie, with tiles that reach beyond the end, several of them and one."""
+    from tests.paper_gpu import checked
     from tests.products import product
 
     halves = product("float16", (100, 72, 136), (False, True), after="bias")
@@ -55,6 +45,7 @@ def test_products_of_all_types_are_right(stack) -> None:
 
 def test_images_are_read_as_matrices(stack) -> None:
     """Padded and with strides, and without either."""
+    from tests.paper_gpu import checked
     from tests.products import convolution
 
     point = POINT.format("warps", 32, 32, 32, 4, 1, 2)
@@ -63,6 +54,7 @@ def test_images_are_read_as_matrices(stack) -> None:
 
 
 def test_blocks_that_share_a_sum_add_it_up(stack) -> None:
+    from tests.paper_gpu import checked
     from tests.products import product
 
     point = POINT.format("warps", 32, 32, 32, 3, 1, 2)
@@ -72,6 +64,7 @@ def test_blocks_that_share_a_sum_add_it_up(stack) -> None:
 
 def test_hoppers_groups_are_right(stack) -> None:
     """Operands that lie along the sum and across it, one group and two, several steps ahead."""
+    from tests.paper_gpu import checked
     from tests.products import convolution, product
 
     if stack.target.get("arch") != "sm_90":
@@ -92,16 +85,14 @@ def test_hoppers_groups_are_right(stack) -> None:
 
 def test_factors_of_ten_bits_are_told_by_the_library(stack) -> None:
     """And their results are allowed what rounding them costs, which is more than float32's."""
+    from tests.paper_gpu import trace_of
     from tests.products import product
     from tunefarm.frontend.dtypes import TF32
     from tunefarm.measure.gate import tolerance
-    from tunefarm.search import replay
 
     module = product("float32", (32, 32, 32))
     path, _ = stack.kernel(module)
-    schedule = replay.new_schedule(module, seed=1)
-    replay.mark_complete(schedule, POINT.format("warps", 32, 32, 8, 3, 1, 1))
-    traces = {TF32: replay.trace_json(schedule), "": ""}
+    traces = {TF32: trace_of(module, POINT.format("warps", 32, 32, 8, 3, 1, 1)), "": ""}
     for multiplies, trace in traces.items():
         built = stack._build(path, stack.target, trace)
         assert built.library is not None

@@ -1,0 +1,155 @@
+"""Rows on the warps of a GPU: what fits, which kernels are rows, and that a trace stands for one
+kernel. What these compute: ``tests/measure/emulator/test_rows.py``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunefarm.devices.gpu import arch_of, completed
+from tunefarm.devices.target import parse_target
+from tunefarm.search.space import Point
+from tunefarm.search.spaces.warp_rows.point import (
+    MOST_HELD,
+    RowFigures,
+    WarpRows,
+    expected_s,
+    figures_of,
+    fits,
+    possible,
+)
+
+CUDA = completed(parse_target("cuda:arch=sm_80"))
+A100 = arch_of(CUDA)
+ROWS = RowFigures(4096, 1024, 2, 5, 8192, 4, 3)
+
+
+@given(st.integers(1, 9000), st.integers(1, 30000), st.integers(1, 4), st.sampled_from([2, 4]))
+def test_every_point_holds_a_whole_row(count: int, columns: int, folds: int, widest: int) -> None:
+    of = RowFigures(count, columns, folds, 5, columns * 2 * widest, widest, 3)
+    found = list(possible(of, A100))
+    assert len(set(found)) == len(found)
+    for one in found:
+        turns = one.turns(columns)
+        assert turns * one.threads_of_row * one.lanes >= columns
+        assert (turns - 1) * one.threads_of_row * one.lanes < columns
+        assert columns % one.lanes == 0
+        assert turns * one.lanes <= MOST_HELD
+        assert one.threads <= A100.threads
+        assert expected_s(one, of, A100) > 0
+    if columns <= 1024 * MOST_HELD // 8 and columns % 2 == 0:
+        assert found
+
+
+@pytest.mark.parametrize(
+    ("change", "of"),
+    [
+        ({"lanes": 8}, {}),
+        ({"lanes": 4}, {"columns": 1022}),
+        ({"warps": 1, "lanes": 1}, {"columns": 4096}),
+        ({"rows": 16}, {"count": 8}),
+        ({"warps": 32, "rows": 2}, {}),
+    ],
+)
+def test_what_no_block_can_have_does_not_fit(change: dict[str, int], of: dict[str, int]) -> None:
+    good = WarpRows(1, 4, 1)
+    assert fits(good, ROWS, A100)
+    assert not fits(replace(good, **change), replace(ROWS, **of), A100)
+
+
+def test_the_hardware_model_prefers_long_reads_and_a_busy_gpu() -> None:
+    assert expected_s(WarpRows(2, 4, 1), ROWS, A100) < expected_s(WarpRows(2, 1, 1), ROWS, A100)
+    few = replace(ROWS, count=64, columns=16384, row_bytes=131072)
+    best = min(possible(few, A100), key=lambda one: expected_s(one, few, A100))
+    assert best.rows == 1
+    assert best.warps > 4
+    assert figures_of(few) != figures_of(ROWS)
+
+
+@pytest.mark.tvm
+def test_kernels_are_read_as_rows() -> None:
+    from tests.rows import layer_norm, softmax, spread
+    from tunefarm.search.spaces.warp_rows.rows import Makes, row_kernel_of
+
+    kernel = row_kernel_of(softmax("float16", 2, 3, 5, 64, mask=True))
+    assert kernel is not None
+    assert (kernel.count, kernel.columns, kernel.folds) == (30, 64, 2)
+    assert [one.fold for one in kernel.stages if one.makes is Makes.FOLD] == ["max", "sum"]
+    assert {str(load.source.name) for load in kernel.reads} == {"x", "m"}
+    assert (kernel.widest, kernel.row_bytes) == (2, 64 * 3 * 2), "x, m and the result"
+
+    kernel = row_kernel_of(layer_norm("float16", 48, 768))
+    assert kernel is not None
+    assert [one.fold for one in kernel.stages if one.makes is Makes.FOLD] == ["sum", "sum"]
+    assert {str(load.source.name) for load in kernel.reads} == {"x", "g", "b"}
+    assert kernel.row_bytes == 768 * 2 * 2, "scale and shift stay in a cache"
+
+    kernel = row_kernel_of(spread("float32", 8, 96))
+    assert kernel is not None
+    assert {one.fold for one in kernel.stages if one.fold} == {"min", "max"}
+
+
+@pytest.mark.tvm
+def test_other_kernels_are_no_rows() -> None:
+    from tvm import te, topi
+
+    from tests.paper_gpu import workload
+    from tests.products import product
+    from tunefarm.search.spaces.warp_rows.rows import row_kernel_of
+    from tunefarm.search.spaces.warp_rows.space import warp_rows_space
+
+    x = te.placeholder((64, 96), "float32", "x")
+    assert row_kernel_of(workload([x, topi.nn.relu(x)])) is None
+    assert row_kernel_of(workload([x, topi.sum(x, axis=1)])) is None, "nothing is used again"
+    assert row_kernel_of(workload([x, topi.nn.softmax(x, axis=0)])) is None
+    shifted = te.compute((64, 96), lambda i, j: x[i, te.indexmod(j + 1, 96)], "shifted")
+    total = topi.sum(shifted, axis=1, keepdims=True)
+    rolled = te.compute((64, 96), lambda i, j: shifted[i, 95 - j] / total[i, 0], "rolled")
+    assert row_kernel_of(workload([x, rolled])) is None, "a column of another thread"
+    assert row_kernel_of(product("float32", (32, 32, 32))) is None
+    wide = te.placeholder((4, 100_001), "float32", "wide")
+    assert warp_rows_space(workload([wide, topi.nn.softmax(wide)]), CUDA) is None
+
+
+@pytest.mark.tvm
+def test_a_trace_stands_for_one_kernel() -> None:
+    import tvm_ffi
+
+    from tests.rows import softmax
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+    from tunefarm.search.spaces.warp_rows.space import warp_rows_space
+
+    module = softmax("float16", 128, 512)
+    space = warp_rows_space(module, CUDA)
+    assert space is not None
+    for number in (0, len(space.ways) - 1):
+        made = space.realise(Point(0, (number,)), 1)
+        assert made is not None
+        assert space.locate(made.trace) == made.point
+        assert len(made.features) == len(space.describe(made.point).figures)
+        kernels = (replay.scheduled_function(module, CUDA, made.trace) for _ in range(2))
+        assert len({tvm_ffi.structural_hash(one) for one in kernels}) == 1
+    whole = design_space(module, CUDA)
+    first = min(whole.modelled(), key=lambda one: one.seconds)
+    about = whole.describe(first.point)
+    assert about is not None
+    assert about.family == "warp-rows"
+    assert warp_rows_space(module, parse_target("llvm")) is None
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize(
+    "words", ["warp-rows warps=1 lanes=4", "warp-rows warps=1 lanes=16 rows=1", "warp-rows a=1"]
+)
+def test_words_that_are_no_point_are_refused(words: str) -> None:
+    from tests.rows import softmax
+    from tunefarm.search.replay import InvalidTrace, in_full
+
+    function = softmax("float32", 64, 128)["main"]
+    assert not in_full(function, CUDA, "warp-rows warps=1 lanes=4 rows=1").same_as(function)
+    with pytest.raises(InvalidTrace):
+        in_full(function, CUDA, words)
