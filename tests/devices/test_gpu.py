@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefarm.devices.gpu import arch_of, completed
+from tunefarm.devices.gpu import arch_of, completed, multiplies_tf32
 from tunefarm.devices.gpu_driver import Driver, Gpu, gpu_misfits
 from tunefarm.devices.target import make_target, parse_target
 from tunefarm.errors import UnsupportedTarget
@@ -29,6 +29,15 @@ def test_what_a_target_says_itself_is_kept() -> None:
 def test_an_architecture_that_is_not_known_is_refused(text: str) -> None:
     with pytest.raises(UnsupportedTarget, match="architecture"):
         completed(parse_target(text))
+
+
+def test_tf32_is_for_who_asks_and_has_it() -> None:
+    assert multiplies_tf32(parse_target("cuda:arch=sm_80:precision=tf32"))
+    for text in ("cuda:arch=sm_80", "cuda:arch=sm_80:precision=float32", "llvm"):
+        assert not multiplies_tf32(parse_target(text))
+    for text in ("cuda:arch=sm_75:precision=tf32", "cuda:arch=sm_80:precision=float8"):
+        with pytest.raises(UnsupportedTarget, match=r"tf32|float8"):
+            completed(parse_target(text))
 
 
 def _gpus(*archs: tuple[int, int]) -> tuple[Gpu, ...]:

@@ -51,3 +51,16 @@ def test_a_target_admits_what_has_its_attributes() -> None:
     assert not parse_target("llvm:mcpu=skylake").admits(device)
     assert not parse_target("cuda").admits(device)
     assert parse_target("llvm:num-cores=8").with_attrs(dict(device.attrs)) == device
+
+
+def test_what_kernels_may_do_is_nothing_of_the_hardware() -> None:
+    """It is kept, and neither devices nor TVM are asked for it."""
+    allowed = parse_target("cuda:arch=sm_80:precision=tf32")
+    device = make_target("cuda", {"arch": "sm_80"})
+    assert allowed.admits(device)
+    assert allowed.hardware == device
+    assert allowed.tvm == device.tvm
+    assert allowed.with_attrs(dict(device.attrs)) == allowed != device
+    assert target_from_json(allowed.to_json()) == allowed
+    with pytest.raises(UnsupportedTarget, match="only cuda"):
+        parse_target("llvm:precision=tf32")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefarm.frontend.dtypes import HALF, for_npz, numpy_dtype, rounding
+from tunefarm.frontend.dtypes import HALF, TF32, for_npz, numpy_dtype, rounding
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import (
     disagreement,
@@ -91,6 +91,27 @@ def test_half_precision_is_held_to_its_own_roundings(kind: str) -> None:
     fewer = terms[:, dropped:].sum(axis=1).astype(numpy_dtype(kind))
     assert "elements differ" in disagreement(fewer, want, allowed)
     assert disagreement(poisoned(TensorSpec("y", (1000,), kind)), want, allowed)
+
+
+@pytest.mark.parametrize(("length", "dropped"), [(64, 1), (4096, 8)])
+def test_factors_of_ten_bits_are_held_to_their_roundings(length: int, dropped: int) -> None:
+    """However long the sum: it is made in single precision."""
+    rng = np.random.default_rng(0)
+    left, right = (rng.uniform(-1, 1, (64, length)).astype(np.float32) for _ in range(2))
+    want = left @ right.T
+
+    def ten_bits(values: np.ndarray) -> np.ndarray:
+        bits = values.view(np.uint32) + np.uint32(1 << 12)
+        return (bits & np.uint32(0xFFFFE000)).view(np.float32)
+
+    rounded = ten_bits(left) @ ten_bits(right).T
+    assert disagreement(rounded, want, tolerance(TF32, length)) == ""
+    if length == 64:  # the order of long sums is allowed as much
+        assert "differ" in disagreement(rounded, want, tolerance("float32", length))
+    fewer = left[:, dropped:] @ right[:, dropped:].T
+    assert "differ" in disagreement(fewer, want, tolerance(TF32, length))
+    assert parity([rounded], [want], TF32).passed
+    assert not parity([want * 1.02], [want], TF32).passed
 
 
 @pytest.mark.parametrize("kind", HALF)

@@ -1,5 +1,5 @@
-"""Tiles for tensor cores, of kernels and points that are drawn, on a GPU of paper: each is held
-against the same kernel on the processor."""
+"""Kernels that are written whole, of sizes and points that are drawn, on a GPU of paper: each is
+held against the same kernel on the processor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.cuda import needs_compiler
 pytestmark = [pytest.mark.torture, needs_compiler]
 
 KERNELS = int(os.environ.get("TUNEFARM_TORTURE_KERNELS", "60"))
-"""Of each architecture; three points of each."""
+"""Of each kind; three points of each."""
+SEED = int(os.environ.get("TUNEFARM_TORTURE_SEED", "1"))
 
 
 def picked(ways: Sequence[Any], rng: random.Random) -> list[int]:
@@ -37,7 +38,7 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
     from tunefarm.search.space import Point
     from tunefarm.search.spaces.tensor_tile.space import tensor_tile_space
 
-    rng = random.Random(int(os.environ.get("TUNEFARM_TORTURE_SEED", "1")))
+    rng = random.Random(SEED)
     target = completed(parse_target(f"cuda:arch={arch}:precision=tf32"))
     counts: Counter[str] = Counter()
     with stack_on_paper(tmp_path, target) as stack:
@@ -57,4 +58,33 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
                 assert outcome.failure is None, (outcome.failure, words, space.ways[number])
                 counts[space.ways[number].cores] += 1
                 counts["shared sums"] += space.ways[number].split > 1
+    report(**counts)
+
+
+@pytest.mark.timeout(3600)
+def test_rows_on_warps_are_right(tmp_path: Path, report) -> None:
+    from tests.paper_gpu import TARGET, stack_on_paper
+    from tests.rows import layer_norm, softmax, spread
+    from tunefarm.search.space import Point
+    from tunefarm.search.spaces.warp_rows.space import warp_rows_space
+
+    rng = random.Random(SEED)
+    counts: Counter[str] = Counter()
+    with stack_on_paper(tmp_path, TARGET) as stack:
+        while counts["kernels"] < KERNELS:
+            make = rng.choice([softmax, layer_norm, spread])
+            dtype = rng.choice(["float32", "float16", "bfloat16"])
+            sizes = rng.randint(1, 70), rng.choice([1, 2, 4, 8]) * rng.randint(2, 300)
+            module = make(dtype, *sizes)
+            space = warp_rows_space(module, TARGET)
+            assert space is not None, (make.__name__, sizes)
+            counts["kernels"] += 1
+            kernel = stack.kernel(module)
+            for number in rng.sample(range(len(space.ways)), min(3, len(space.ways))):
+                made = space.realise(Point(0, (number,)), 1)
+                assert made is not None
+                outcome = stack.screened(kernel, made.trace)
+                words = (make.__name__, dtype, sizes, space.ways[number])
+                assert outcome.failure is None, (outcome.failure, words)
+                counts[make.__name__] += 1
     report(**counts)
