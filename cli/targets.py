@@ -3,6 +3,7 @@ has a device for."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from tunefarm.devices.gpu import completed
 from tunefarm.devices.registry import device_for, local_devices
 from tunefarm.devices.standing import Use, check_free, standing
 from tunefarm.devices.target import Target, parse_targets
-from tunefarm.errors import NoDevice, UsageError
+from tunefarm.errors import NoDevice, UnsupportedTarget, UsageError
 from tunefarm.home import Home
 from tunefarm.measure.cuda import cuda_compiler
 from tunefarm.results.facts import JobTarget
@@ -45,7 +46,10 @@ def targets_of(
         try:
             device = device_for(target, free if any(map(target.admits, kinds)) else devices)
             check_free(home, device.id)
-        except NoDevice as error:
+            resolved = target.with_attrs(dict(device.target.attrs))
+            if target.kind == "cuda":
+                resolved = completed(resolved)
+        except (NoDevice, UnsupportedTarget) as error:
             if otherwise == "fail":
                 raise
             if otherwise == "build":
@@ -53,9 +57,6 @@ def targets_of(
             else:
                 skipped[target.text] = error.message
             continue
-        resolved = target.with_attrs(dict(device.target.attrs))
-        if target.kind == "cuda":
-            resolved = completed(resolved)
         if any((t.resolved, t.device) == (resolved, device) for t in chosen):
             continue  # the same target under another name
         tools = _toolchain(target, local_devices(home)[0] if target.kind == "cuda" else device)
@@ -89,7 +90,7 @@ def _unserved(target: Target, home: Home) -> JobTarget:
             hint="What a processor must have to run the artifact is read off the device.",
         )
     resolved = completed(target)
-    device = no_device(resolved, builder)
+    device = no_device(resolved.hardware, builder)
     return JobTarget(target.text, resolved, device, _toolchain(target, builder))
 
 
@@ -103,7 +104,8 @@ def by_file(home: Home, directory: Path, text: str) -> list[JobTarget]:
         wanted = completed(target) if target.kind == "cuda" else target
         if target.kind == "llvm" and target.get("mcpu") is None:
             wanted = target.with_attrs({"mcpu": str(builder.target.get("mcpu"))})
-        device = await_device(directory, wanted, lambda line: click.echo(line, err=True))
+        say = partial(click.echo, err=True)
+        device = await_device(directory, wanted.hardware, say)
         resolved = wanted.with_attrs(dict(device.target.attrs))
         if not any((t.resolved, t.device) == (resolved, device) for t in chosen):
             chosen.append(JobTarget(target.text, resolved, device, toolchain))

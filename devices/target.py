@@ -67,7 +67,7 @@ def target_from_json(text: str) -> Target:
 
 
 def parse_target(text: str) -> Target:
-    """One target: a kind, a kind with attributes (``llvm:mcpu=znver5``), or a TVM tag.
+    """One target: a kind or a TVM tag, with attributes or without (``llvm:mcpu=znver5``).
 
     ``host`` is the CPU of this machine, that is, ``llvm``.
 
@@ -76,6 +76,27 @@ def parse_target(text: str) -> Target:
         UnsupportedTarget: no such kind or tag, or one that is not tuned.
     """
     kind, *attributes = text.strip().split(":")
+    attrs: dict[str, str | int] = {}
+    for attribute in attributes:
+        key, equals, value = attribute.partition("=")
+        if not (key and equals and value):
+            raise UsageError(
+                f"target {text!r}: {attribute!r} is not name=value",
+                hint="Write attributes as llvm:mcpu=znver5:num-cores=4.",
+            )
+        attrs[key] = int(value) if value.isdigit() else value
+    named = _named(kind, text)
+    made = make_target(named.kind, {**dict(named.attrs), **attrs})
+    if made.kind != "cuda" and made.hardware != made:
+        raise UnsupportedTarget(
+            f"target {text!r}: only cuda has a precision to choose",
+            hint="A processor computes in float32.",
+        )
+    return made.hardware if attrs.get("precision") == "float32" else made
+
+
+def _named(kind: str, text: str) -> Target:
+    """The target of a name without attributes; `text`: all that was written."""
     if kind == "host":
         kind = "llvm"
     if "/" in kind:
@@ -88,21 +109,7 @@ def parse_target(text: str) -> Target:
             hint=f"Targets are {', '.join(TUNABLE_KINDS)}, host, a kind with attributes "
             "(llvm:mcpu=znver5) or a TVM tag (nvidia/nvidia-a100).",
         )
-    attrs: dict[str, str | int] = {}
-    for attribute in attributes:
-        key, equals, value = attribute.partition("=")
-        if not (key and equals and value):
-            raise UsageError(
-                f"target {text!r}: {attribute!r} is not name=value",
-                hint="Write attributes as llvm:mcpu=znver5:num-cores=4.",
-            )
-        attrs[key] = int(value) if value.isdigit() else value
-    if kind != "cuda" and ALLOWANCES & attrs.keys():
-        raise UnsupportedTarget(
-            f"target {text!r}: only cuda has a precision to choose",
-            hint="A processor computes in float32.",
-        )
-    return make_target(kind, attrs)
+    return make_target(kind, {})
 
 
 def _parse_tag(tag: str) -> Target:

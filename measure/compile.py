@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 
-from tunefarm.devices.gpu import arch_of
+from tunefarm.devices.gpu import arch_of, multiplies_tf32
 from tunefarm.measure import cubin
 from tunefarm.measure.build import BuildRequest, Library
 from tunefarm.measure.lowering import pipeline
@@ -45,11 +45,14 @@ def _cuda_library(kernel: Any, request: BuildRequest) -> Library:
     """With machine code for the GPU in it.
 
     Raises:
-        InvalidTrace: no block of it fits a multiprocessor.
+        InvalidTrace: no block of it fits a multiprocessor, or it rounds more than is allowed.
     """
     arch = arch_of(request.target)
     target = replay.tvm_target(request.target)
     built = tvm.tirx.build(kernel, target=target, pipeline=pipeline(request.target))
+    multiplied = cubin.multiplies(built)
+    if multiplied and not multiplies_tf32(request.target):
+        raise replay.InvalidTrace(f"it multiplies {multiplied}, which nobody has allowed")
     imports, resources = cubin.pack_imports(built, arch.name)
     for one in resources:
         if one.registers * one.threads > arch.registers or one.shared_bytes > arch.shared:
@@ -58,7 +61,7 @@ def _cuda_library(kernel: Any, request: BuildRequest) -> Library:
                 f"{one.shared_bytes} bytes of shared memory, do not fit {arch.name}"
             )
     link(built, request.library, imports)
-    return Library(request.library, (), None, resources, cubin.multiplies(built))
+    return Library(request.library, (), None, resources, multiplied)
 
 
 def _prepack(module: Any, target: Any, directory: Path) -> Path:

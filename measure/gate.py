@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunefarm.frontend.dtypes import HALF, ROUGH, is_float, numpy_dtype, rounding
+from tunefarm.frontend.dtypes import HALF, ROUGH, TF32, is_float, numpy_dtype, rounding
 from tunefarm.frontend.program import TensorSpec
 
 Array = NDArray[Any]
@@ -28,8 +28,8 @@ def tolerance(dtype: str, reduction: int) -> Tolerance:
     """Allowed error of one output element, relative to the output's scale.
 
     Reordering a sum of n terms moves it by about sqrt(n) roundings; 32 of those are allowed. What
-    is rounded to half precision, or whose factors are rounded to tf32, was summed in single
-    precision: 4 roundings. Integers must be exact.
+    is rounded to half precision was summed in single precision: 4 roundings. Factors that are
+    rounded to tf32 move a sum by less than one of them: 2. Integers must be exact.
 
     Args:
         dtype: the narrowest type of floating-point numbers that the kernel reads, multiplies or
@@ -38,7 +38,7 @@ def tolerance(dtype: str, reduction: int) -> Tolerance:
     """
     if dtype not in ROUGH and not is_float(numpy_dtype(dtype)):
         return Tolerance(0.0, 0.0)
-    error = 4 * rounding(dtype)
+    error = (2 if dtype == TF32 else 4) * rounding(dtype)
     if dtype not in ROUGH:
         error *= 8 * math.sqrt(max(1, reduction))
     return Tolerance(error, error)

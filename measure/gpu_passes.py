@@ -25,15 +25,15 @@ _WRITTEN = 4
 
 
 def copied_apart(function: Any) -> Any:
-    """`function` with what cannot be copied asynchronously as a whole copied in parts.
+    """`function` with what cannot be copied as a whole copied in parts.
 
     TVM takes a vector's first element for its address and copies as many bytes from there and to
     there (``cp.async``), also where the others lie elsewhere, as those of a transposed operand do,
     and where the address is no multiple of the vector's size. So what lies elsewhere is copied
     element by element, and what begins at odd places in shorter vectors; where not even two
     elements lie together, without being asynchronous, for TVM takes a loop over single elements
-    for another kind of copy. What is copied in other ways TVM takes apart itself, but for vectors
-    of more than four elements: what it writes of these no compiler takes.
+    for another kind of copy. What is copied in other ways TVM takes apart itself, if it is of four
+    elements at most: more addresses it cannot always write.
     """
     loops: list[Any] = []
     structural_walk(function.body, (tirx.For, loops.append))
@@ -45,12 +45,13 @@ def copied_apart(function: Any) -> Any:
         if _ASYNCHRONOUS in outer.annotations:
             structural_walk(outer.body, (tirx.For, beside.append))
 
-    def in_code(loop: Any) -> Any:
-        if not _copies(loop) or int(loop.extent) <= _WRITTEN:
+    def written_apart(loop: Any) -> Any:
+        """What is not asynchronous."""
+        lanes = int(loop.extent) if _is_vector(loop) else 0
+        if lanes <= _WRITTEN or any(loop.loop_var.same_as(one.loop_var) for one in beside):
             return loop
-        if any(loop.loop_var.same_as(other.loop_var) for other in beside):
-            return loop
-        return _parts(loop, _together(loop, analyzer))
+        whole = _together(loop, analyzer) == lanes
+        return loop if whole else _in_vectors(loop, gcd(lanes, _WRITTEN))
 
     def pipelined(outer: Any) -> Any:
         if _ASYNCHRONOUS not in outer.annotations:
@@ -59,28 +60,23 @@ def copied_apart(function: Any) -> Any:
 
         def apart(loop: Any) -> Any:
             nonlocal single
-            if not _copies(loop):
+            if not _is_vector(loop):
                 return loop
-            together = _together(loop, analyzer)
-            single = single or together == 1 < int(loop.extent)
-            return _parts(loop, together)
+            lanes, together = int(loop.extent), _together(loop, analyzer)
+            single = single or together == 1 < lanes
+            if together in (None, 1):
+                return _with(loop, loop.body, tirx.ForKind.SERIAL)
+            return loop if together == lanes else _in_vectors(loop, together)
 
         body = structural_map(outer.body, (tirx.For, apart))
         return without_note(outer, _ASYNCHRONOUS, body) if single else _with(outer, body)
 
-    body = structural_map(function.body, (tirx.For, in_code))
+    body = structural_map(function.body, (tirx.For, written_apart))
     return function.with_body(structural_map(body, (tirx.For, pipelined)))
 
 
-def _copies(loop: Any) -> bool:
+def _is_vector(loop: Any) -> bool:
     return loop.kind == tirx.ForKind.VECTORIZED and isinstance(loop.body, SBlockRealize)
-
-
-def _parts(loop: Any, together: int | None) -> Any:
-    """The vectorised `loop` in vectors of as many as lie `together`."""
-    if together in (None, 1):
-        return _with(loop, loop.body, tirx.ForKind.SERIAL)
-    return loop if together == int(loop.extent) else _in_vectors(loop, together)
 
 
 def _with(loop: Any, body: Any, kind: Any = None) -> Any:

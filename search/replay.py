@@ -222,15 +222,15 @@ def in_full(function: Any, target: Target, point: str | None) -> Any:
     Raises:
         InvalidTrace: the point does not fit the kernel or the target.
     """
-    from tunefarm.search.spaces.tensor_tile import space as tensor_tile
-    from tunefarm.search.spaces.warp_rows import space as warp_rows
+    from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
+    from tunefarm.search.spaces.warp_rows.space import WARP_ROWS
 
-    written = {one.FAMILY: one.in_full for one in (tensor_tile, warp_rows)}
+    families = {one.name: one.in_full for one in (TENSOR_TILES, WARP_ROWS)}
     family = (point or "").partition(" ")[0]
-    if point is None or family not in written:
+    if point is None or family not in families:
         return function
     try:
-        return written[family](function, target, point)
+        return families[family](function, target, point)
     except ValueError as error:
         raise InvalidTrace(str(error)) from error
 

@@ -24,8 +24,9 @@ def _wide(tensor: Any, indices: tuple[Any, ...], dtype: str) -> Any:
 
 
 def _finished(inputs: list[Any], result: Any, dtype: str, after: str) -> tvm.IRModule:
-    """`after`: what follows the product: nothing, ``bias`` (and no negative results), or ``add``,
-    another tensor; floats are rounded to `dtype` in the end."""
+    """`after`: what follows the product: nothing, ``bias`` (and no negative results), ``add``,
+    another tensor, or ``cast``, one that is widened for it, before the product is made; floats are
+    rounded to `dtype` in the end."""
     if after == "bias":
         bias = te.placeholder((result.shape[-1],), str(result.dtype), "bias")
         inputs = [*inputs, bias]
@@ -34,6 +35,10 @@ def _finished(inputs: list[Any], result: Any, dtype: str, after: str) -> tvm.IRM
         other = te.placeholder(result.shape, str(result.dtype), "other")
         inputs = [*inputs, other]
         result = topi.multiply(topi.add(result, other), result)
+    elif after == "cast":
+        other = te.placeholder(result.shape, dtype, "other")
+        inputs = [*inputs, other]
+        result = topi.add(topi.cast(other, str(result.dtype)), result)
     if dtype in ("float16", "bfloat16"):
         result = topi.cast(result, dtype)
     return workload([*inputs, result])
@@ -91,7 +96,7 @@ def convolution(
 
 def drawn(rng: random.Random, dtype: str) -> tuple[str, tvm.IRModule]:
     """Of any sizes that a copy of some length divides, in words and as a kernel."""
-    after = rng.choice(["", "", "bias", "add"])
+    after = rng.choice(["", "", "bias", "add", "cast"])
     if dtype != "int8" and rng.random() < 0.35:
         image = (rng.randint(3, 15), rng.randint(3, 15), rng.choice([4, 8, 16, 24, 32, 72]))
         arguments: tuple[Any, ...] = (

@@ -33,8 +33,8 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.register_tile import filled_tile_space, register_tile_space
     from tunefarm.search.spaces.rowwise import rowwise_space
     from tunefarm.search.spaces.spread import spread_space
-    from tunefarm.search.spaces.tensor_tile.space import tensor_tile_space
-    from tunefarm.search.spaces.warp_rows.space import warp_rows_space
+    from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
+    from tunefarm.search.spaces.warp_rows.space import WARP_ROWS
     from tunefarm.search.spaces.windows import windows_space
     from tunefarm.search.spaces.winograd import winograd_space
 
@@ -44,7 +44,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
         *(rowwise_space, elementwise_space, windows_space, fold_space),
     )
     if target.kind == "cuda":
-        own = (tensor_tile_space, tensor_core_space, warp_rows_space)
+        own = (TENSOR_TILES.space, tensor_core_space, WARP_ROWS.space)
     for factory in (*own, *_FACTORIES.values()):
         space = factory(workload, target)
         if space is not None:

@@ -16,6 +16,7 @@ from tvm.sym.pattern import detect_linear_equation
 from tvm_ffi import structural_equal, structural_walk
 
 from tunefarm.frontend.tir import free_arguments
+from tunefarm.search.spaces.expressions import loads_of, uses
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def _stage(node: Any) -> Stage:
     )
     reads = tuple(region.source.name for region in node.reads)
     branches = bool(spatial) and any(
-        _uses(condition, spatial[-1]) for condition in conditions(store)
+        uses(condition, spatial[-1]) for condition in conditions(store)
     )
     return Stage(node.name_hint, axes, reads, written.name, shape, direct, copies, branches, node)
 
@@ -204,18 +205,29 @@ def conditions(node: Any) -> list[Any]:
     return found
 
 
-def _uses(node: Any, variable: Any) -> bool:
-    uses: list[Any] = []
-    structural_walk(node, (Var, uses.append))
-    return any(use.same_as(variable) for use in uses)
-
-
 def reduction_of(workload: Any, beyond: bool = False) -> Reduction | None:
     """The kernel as one reduction with its surroundings, None where it is something else.
 
     Args:
         beyond: there may be stages of another shape after it.
     """
+    found = only_reduction(workload)
+    if found is None:
+        return None
+    before, block, after, rest = found
+    if (rest and not (beyond and _only_beyond(block, after, rest))) or not _is_single_float(block):
+        return None
+    made = reduction_at(block, _free_buffers(workload["main"]), before, after)
+    return made and replace(made, beyond=tuple(rest))
+
+
+Stages = Sequence[Stage]
+
+
+def only_reduction(workload: Any) -> tuple[Stages, Stage, Stages, Stages] | None:
+    """The one stage of a kernel that reduces: those before it, itself, those after it that go on
+    with its results element by element, and the rest; None where it is not the only one, or a
+    stage stores elsewhere than at its own place."""
     try:
         stages = stages_of(workload)
     except ValueError:
@@ -225,11 +237,7 @@ def reduction_of(workload: Any, beyond: bool = False) -> Reduction | None:
         return None
     (block,) = reducing
     place = stages.index(block)
-    before, (after, rest) = stages[:place], followers(block, stages[place + 1 :])
-    if (rest and not (beyond and _only_beyond(block, after, rest))) or not _is_single_float(block):
-        return None
-    made = reduction_at(block, _free_buffers(workload["main"]), before, after)
-    return made and replace(made, beyond=tuple(rest))
+    return stages[:place], block, *_followers(block, stages[place + 1 :])
 
 
 def reduction_at(
@@ -251,12 +259,12 @@ def _is_single_float(block: Stage) -> bool:
     return all(str(tensor.dtype) == "float32" for tensor in tensors)
 
 
-def followers(block: Stage, stages: Sequence[Stage]) -> tuple[Sequence[Stage], Sequence[Stage]]:
+def _followers(block: Stage, stages: Sequence[Stage]) -> tuple[Sequence[Stage], Sequence[Stage]]:
     """The first of `stages`, which read results of the block or of each other, element by element,
     and the rest."""
     results = {block.node.body.buffer}
     for count, stage in enumerate(stages):
-        loads = [load for load in _loads(stage) if load.source in results]
+        loads = [load for load in loads_of(stage.node.body) if load.source in results]
         here = list(stage.node.body.indices)
         if stage.shape != block.shape or not loads:
             return stages[:count], stages[count:]
@@ -269,13 +277,9 @@ def followers(block: Stage, stages: Sequence[Stage]) -> tuple[Sequence[Stage], S
 def _only_beyond(block: Stage, after: Sequence[Stage], rest: Sequence[Stage]) -> bool:
     """Whether `rest` reads no result before the last, which alone is stored."""
     inside = {stage.writes for stage in (block, *after)[:-1]}
-    return not any(load.source.name in inside for stage in rest for load in _loads(stage))
-
-
-def _loads(stage: Stage) -> list[Any]:
-    loads: list[Any] = []
-    structural_walk(stage.node.body, (TensorLoad, loads.append))
-    return loads
+    return not any(
+        load.source.name in inside for stage in rest for load in loads_of(stage.node.body)
+    )
 
 
 def _terms(node: Any) -> tuple[list[Any], bool]:

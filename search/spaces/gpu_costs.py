@@ -34,7 +34,7 @@ class Block:
     shared_bytes: int
     registers: int
 
-    def together(self, arch: Arch, blocks: int) -> int:
+    def resident(self, arch: Arch, blocks: int) -> int:
         """How many of `blocks` a multiprocessor has at a time, at least one."""
         return max(
             1,
@@ -46,9 +46,9 @@ class Block:
             ),
         )
 
-    def awake(self, arch: Arch, together: int) -> float:
-        """Share of a multiprocessor's units that `together` blocks have warps for."""
-        return min(1.0, together * self.threads / (_SCHEDULERS * arch.warp))
+    def awake(self, arch: Arch, resident: int) -> float:
+        """Share of a multiprocessor's units that `resident` blocks have warps for."""
+        return min(1.0, resident * self.threads / (_SCHEDULERS * arch.warp))
 
 
 def overlapped(parts: Sequence[float], seen: float) -> float:

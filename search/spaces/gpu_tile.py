@@ -91,11 +91,11 @@ def expected_s(tile: Tile, arch: Arch) -> float:
     shared memory or by what they fetch, or, where too few blocks share a multiprocessor, by waiting
     for it; the last wave of blocks may be half empty."""
     block = costs.Block(tile.threads, tile.shared_bytes, tile.sums + 32)
-    together = block.together(arch, tile.blocks)
+    resident = block.resident(arch, tile.blocks)
     steps = tile.depth / tile.step
     products = tile.rows * tile.columns * tile.depth
     lanes = arch.tensor_lanes if tile.tensor else arch.lanes
-    multiplying = products / lanes / block.awake(arch, together)
+    multiplying = products / lanes / block.awake(arch, resident)
     units = tile.threads // arch.warp if tile.tensor else tile.threads
     read = units * (tile.own_rows + tile.own_columns) * tile.depth * tile.element_bytes
     fetched = (tile.rows + tile.columns) * tile.depth * tile.element_bytes
@@ -108,9 +108,9 @@ def expected_s(tile: Tile, arch: Arch) -> float:
         copies * costs.COPY,
     )
     busy = costs.overlapped(parts, _SEEN) / steps
-    step = max(together * busy, busy + costs.LATENCY / tile.stages) + _BARRIER
-    last = costs.BEGIN + together * costs.stored(tile.rows, tile.columns)
-    waves = ceil(tile.blocks / (together * arch.multiprocessors))
+    step = max(resident * busy, busy + costs.LATENCY / tile.stages) + _BARRIER
+    last = costs.BEGIN + resident * costs.stored(tile.rows, tile.columns)
+    waves = ceil(tile.blocks / (resident * arch.multiprocessors))
     return waves * (steps * step + last) / costs.HERTZ
 
 

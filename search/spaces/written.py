@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 import tvm
 from tvm import tirx
@@ -13,6 +13,9 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.expr import Var
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
+
+from tunefarm.devices.target import Target
+from tunefarm.search.spaces.family import FewWays, W, from_words
 
 
 @dataclass(frozen=True)
@@ -115,3 +118,58 @@ def whole(function: Any, body: Any, buffers: list[Any]) -> Any:
     these hand on to each other."""
     block = SBlock([], [], [], "root", body, alloc_buffers=buffers)
     return function.with_body(SBlockRealize([], tirx.const(True, "bool"), block))
+
+
+# ----------------------------------------------------------------------------- their families
+
+
+@dataclass(frozen=True)
+class Fitting(Generic[W]):
+    """A kernel that a family can write for a target.
+
+    Attributes:
+        ways: its points, likeliest first; fits: whether one is such, or could be; expected: the
+            seconds of one; figures: see `FewWays`.
+        write: the kernel at a point.
+    """
+
+    ways: Sequence[W]
+    fits: Callable[[W], bool]
+    expected: Callable[[W], float]
+    figures: tuple[float, ...]
+    write: Callable[[W], Any]
+
+
+@dataclass(frozen=True)
+class Family(Generic[W]):
+    """One whose points stand for a kernel's whole text.
+
+    Attributes:
+        point: their type.
+        fitting: what it can do with a kernel; None where that is something else, or the target is.
+    """
+
+    name: str
+    point: type[W]
+    fitting: Callable[[Any, Target], Fitting[W] | None]
+
+    def space(self, workload: Any, target: Target) -> FewWays[W] | None:
+        found = self.fitting(workload, target)
+        if found is None or not found.ways:
+            return None
+        # There is nothing to schedule: the kernel is written once the point is known.
+        return FewWays(
+            self.name, workload, found.ways, found.expected, lambda _s, _w: None, found.figures
+        )
+
+    def in_full(self, function: Any, target: Target, point: str) -> Any:
+        """The kernel that `point`, in words, is of `function`.
+
+        Raises:
+            ValueError: it is none of this family, or does not fit the kernel or the target.
+        """
+        one = from_words(self.point, self.name, point)
+        found = self.fitting(tvm.IRModule({"main": function}), target)
+        if found is None or not found.fits(one):
+            raise ValueError(f"does not fit: {point}")
+        return found.write(one)

@@ -64,3 +64,11 @@ def test_what_kernels_may_do_is_nothing_of_the_hardware() -> None:
     assert target_from_json(allowed.to_json()) == allowed
     with pytest.raises(UnsupportedTarget, match="only cuda"):
         parse_target("llvm:precision=tf32")
+    assert parse_target("cuda:arch=sm_80:precision=float32") == device, "as it is anyway"
+
+
+@pytest.mark.tvm
+def test_a_tag_has_attributes_too() -> None:
+    target = parse_target("nvidia/nvidia-a100:precision=tf32")
+    assert (target.get("arch"), target.get("precision")) == ("sm_80", "tf32")
+    assert parse_target("nvidia/nvidia-a100:arch=sm_86").get("arch") == "sm_86"

@@ -169,7 +169,7 @@ def test_the_hardware_model_prefers_what_people_would() -> None:
 
 def test_figures_tell_products_and_tiles_apart() -> None:
     other = replace(SQUARE, right_deep=True)
-    assert figures_of(Plan(SQUARE, TILE)) != figures_of(Plan(other, TILE))
+    assert figures_of(SQUARE) != figures_of(other)
     assert TILE.coordinates() != replace(TILE, stages=5).coordinates()
 
 
@@ -229,6 +229,20 @@ def test_other_kernels_are_no_products() -> None:
     depthwise = topi.nn.depthwise_conv2d_nhwc(image, taps, 1, 1, 1)
     assert product_of(workload([image, taps, depthwise])) is None
 
+    k = te.reduce_axis((0, 64), "k")
+    table = te.placeholder((64, 64), "float32", "table")
+    which = te.placeholder((64,), "int32", "which")
+    gathered = te.compute(
+        (64, 64), lambda i, j: te.sum(table[which[i], k] * x[k, j], k), "gathered"
+    )
+    assert product_of(workload([table, which, x, gathered])) is None
+    alike = te.compute((64, 64), lambda i, j: te.sum(table[i, k] * x[i, k], k), "alike")
+    assert product_of(workload([table, x, alike])) is None, "no operand has columns"
+    plain = topi.nn.matmul(table, x)
+    twice = topi.multiply(plain, te.const(2.0, "float32"))
+    assert product_of(workload([table, x, twice])) is not None
+    assert product_of(workload([table, x, plain, twice])) is None, "two results"
+
 
 @pytest.mark.tvm
 def test_a_trace_stands_for_one_kernel() -> None:
@@ -236,10 +250,10 @@ def test_a_trace_stands_for_one_kernel() -> None:
 
     from tests.products import product
     from tunefarm.search import replay
-    from tunefarm.search.spaces.tensor_tile.space import KEPT, tensor_tile_space
+    from tunefarm.search.spaces.tensor_tile.space import KEPT, TENSOR_TILES
 
     module = product("float16", (256, 256, 256), after="bias")
-    space = tensor_tile_space(module, CUDA)
+    space = TENSOR_TILES.space(module, CUDA)
     assert space is not None
     seconds = [one.seconds for one in space.modelled()]
     assert seconds == sorted(seconds)
@@ -282,18 +296,37 @@ def test_words_that_are_no_point_are_refused(words: str) -> None:
 @pytest.mark.tvm
 def test_which_targets_have_such_tiles() -> None:
     from tests.products import product
-    from tunefarm.search.spaces.tensor_tile.space import tensor_tile_space
+    from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
 
     half, single = (product(dtype, (64, 64, 64)) for dtype in ("float16", "float32"))
-    assert tensor_tile_space(half, CUDA) is not None
-    assert tensor_tile_space(half, completed(parse_target("cuda:arch=sm_75"))) is None
-    assert tensor_tile_space(half, parse_target("llvm")) is None
-    assert tensor_tile_space(single, CUDA) is None, "nobody has allowed it"
+    assert TENSOR_TILES.space(half, CUDA) is not None
+    assert TENSOR_TILES.space(half, completed(parse_target("cuda:arch=sm_75"))) is None
+    assert TENSOR_TILES.space(half, parse_target("llvm")) is None
+    assert TENSOR_TILES.space(single, CUDA) is None, "nobody has allowed it"
     allowed = completed(parse_target("cuda:arch=sm_80:precision=tf32"))
-    assert tensor_tile_space(single, allowed) is not None
+    assert TENSOR_TILES.space(single, allowed) is not None
     cores = {
         way.cores
         for target in (CUDA, completed(parse_target("cuda:arch=sm_90")))
-        for way in tensor_tile_space(product("float16", (512, 512, 512)), target).ways
+        for way in TENSOR_TILES.space(product("float16", (512, 512, 512)), target).ways
     }
     assert cores == {*Cores}
+
+
+@pytest.mark.tvm
+def test_a_trace_is_no_way_around_what_a_target_allows() -> None:
+    from tests.paper_gpu import trace_of
+    from tests.products import product
+    from tunefarm.search.replay import InvalidTrace, in_full, scheduled_function
+
+    words = "tensor-tile cores=warps rows=64 columns=64 depth=32 stages=3 down=2 across=2"
+    single, half = (product(dtype, (64, 64, 64)) for dtype in ("float32", "float16"))
+    allowed = completed(parse_target("cuda:arch=sm_80:precision=tf32"))
+    assert scheduled_function(single, allowed, trace_of(single, words)) is not None
+    with pytest.raises(InvalidTrace):
+        scheduled_function(single, CUDA, trace_of(single, words))
+    with pytest.raises(InvalidTrace):
+        in_full(half["main"], completed(parse_target("cuda:arch=sm_75")), words)
+    turned = product("float32", (64, 64, 64), (True, False))
+    with pytest.raises(InvalidTrace):
+        in_full(turned["main"], allowed, words)

@@ -72,24 +72,24 @@ def test_the_hardware_model_prefers_long_reads_and_a_busy_gpu() -> None:
 @pytest.mark.tvm
 def test_kernels_are_read_as_rows() -> None:
     from tests.rows import layer_norm, softmax, spread
-    from tunefarm.search.spaces.warp_rows.rows import Makes, row_kernel_of
+    from tunefarm.search.spaces.warp_rows.rows import row_kernel_of
 
     kernel = row_kernel_of(softmax("float16", 2, 3, 5, 64, mask=True))
     assert kernel is not None
     assert (kernel.count, kernel.columns, kernel.folds) == (30, 64, 2)
-    assert [one.fold for one in kernel.stages if one.makes is Makes.FOLD] == ["max", "sum"]
+    assert [one.fold.name for one in kernel.stages if one.fold] == ["max", "sum"]
     assert {str(load.source.name) for load in kernel.reads} == {"x", "m"}
     assert (kernel.widest, kernel.row_bytes) == (2, 64 * 3 * 2), "x, m and the result"
 
     kernel = row_kernel_of(layer_norm("float16", 48, 768))
     assert kernel is not None
-    assert [one.fold for one in kernel.stages if one.makes is Makes.FOLD] == ["sum", "sum"]
+    assert [one.fold.name for one in kernel.stages if one.fold] == ["sum", "sum"]
     assert {str(load.source.name) for load in kernel.reads} == {"x", "g", "b"}
     assert kernel.row_bytes == 768 * 2 * 2, "scale and shift stay in a cache"
 
     kernel = row_kernel_of(spread("float32", 8, 96))
     assert kernel is not None
-    assert {one.fold for one in kernel.stages if one.fold} == {"min", "max"}
+    assert {one.fold.name for one in kernel.stages if one.fold} == {"min", "max"}
 
 
 @pytest.mark.tvm
@@ -99,7 +99,7 @@ def test_other_kernels_are_no_rows() -> None:
     from tests.paper_gpu import workload
     from tests.products import product
     from tunefarm.search.spaces.warp_rows.rows import row_kernel_of
-    from tunefarm.search.spaces.warp_rows.space import warp_rows_space
+    from tunefarm.search.spaces.warp_rows.space import WARP_ROWS
 
     x = te.placeholder((64, 96), "float32", "x")
     assert row_kernel_of(workload([x, topi.nn.relu(x)])) is None
@@ -110,8 +110,17 @@ def test_other_kernels_are_no_rows() -> None:
     rolled = te.compute((64, 96), lambda i, j: shifted[i, 95 - j] / total[i, 0], "rolled")
     assert row_kernel_of(workload([x, rolled])) is None, "a column of another thread"
     assert row_kernel_of(product("float32", (32, 32, 32))) is None
+    from_one = te.comm_reducer(lambda a, b: a + b, lambda t: te.const(1, t), "from_one")
+    k = te.reduce_axis((0, 96), "k")
+    total = te.compute((64,), lambda i: from_one(x[i, k], axis=k), "total")
+    above = te.compute((64, 96), lambda i, j: x[i, j] - total[i], "above")
+    assert row_kernel_of(workload([x, above])) is None, "each thread would begin with one"
+    doubled = te.compute((64, 96), lambda i, j: x[i, j] * 2.0, "doubled")
+    share = topi.divide(doubled, topi.sum(doubled, axis=1, keepdims=True))
+    assert row_kernel_of(workload([x, share])) is not None
+    assert row_kernel_of(workload([x, doubled, share])) is None, "two results"
     wide = te.placeholder((4, 100_001), "float32", "wide")
-    assert warp_rows_space(workload([wide, topi.nn.softmax(wide)]), CUDA) is None
+    assert WARP_ROWS.space(workload([wide, topi.nn.softmax(wide)]), CUDA) is None
 
 
 @pytest.mark.tvm
@@ -121,10 +130,10 @@ def test_a_trace_stands_for_one_kernel() -> None:
     from tests.rows import softmax
     from tunefarm.search import replay
     from tunefarm.search.spaces import design_space
-    from tunefarm.search.spaces.warp_rows.space import warp_rows_space
+    from tunefarm.search.spaces.warp_rows.space import WARP_ROWS
 
     module = softmax("float16", 128, 512)
-    space = warp_rows_space(module, CUDA)
+    space = WARP_ROWS.space(module, CUDA)
     assert space is not None
     for number in (0, len(space.ways) - 1):
         made = space.realise(Point(0, (number,)), 1)
@@ -138,7 +147,7 @@ def test_a_trace_stands_for_one_kernel() -> None:
     about = whole.describe(first.point)
     assert about is not None
     assert about.family == "warp-rows"
-    assert warp_rows_space(module, parse_target("llvm")) is None
+    assert WARP_ROWS.space(module, parse_target("llvm")) is None
 
 
 @pytest.mark.tvm

@@ -36,7 +36,7 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
     from tunefarm.devices.gpu import completed
     from tunefarm.devices.target import parse_target
     from tunefarm.search.space import Point
-    from tunefarm.search.spaces.tensor_tile.space import tensor_tile_space
+    from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
 
     rng = random.Random(SEED)
     target = completed(parse_target(f"cuda:arch={arch}:precision=tf32"))
@@ -45,7 +45,7 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
         while counts["kernels"] < KERNELS:
             dtype = rng.choice(["float16", "float16", "bfloat16", "int8", "float32"])
             words, module = drawn(rng, dtype)
-            space = tensor_tile_space(module, target)
+            space = TENSOR_TILES.space(module, target)
             if space is None:
                 counts["no tile"] += 1
                 continue
@@ -66,7 +66,7 @@ def test_rows_on_warps_are_right(tmp_path: Path, report) -> None:
     from tests.paper_gpu import TARGET, stack_on_paper
     from tests.rows import layer_norm, softmax, spread
     from tunefarm.search.space import Point
-    from tunefarm.search.spaces.warp_rows.space import warp_rows_space
+    from tunefarm.search.spaces.warp_rows.space import WARP_ROWS
 
     rng = random.Random(SEED)
     counts: Counter[str] = Counter()
@@ -76,7 +76,7 @@ def test_rows_on_warps_are_right(tmp_path: Path, report) -> None:
             dtype = rng.choice(["float32", "float16", "bfloat16"])
             sizes = rng.randint(1, 70), rng.choice([1, 2, 4, 8]) * rng.randint(2, 300)
             module = make(dtype, *sizes)
-            space = warp_rows_space(module, TARGET)
+            space = WARP_ROWS.space(module, TARGET)
             assert space is not None, (make.__name__, sizes)
             counts["kernels"] += 1
             kernel = stack.kernel(module)

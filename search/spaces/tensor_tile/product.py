@@ -5,17 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 from typing import Any
 
-import tvm
 from tvm import tirx
-from tvm.ir.expr import Call, TensorLoad, Var
-from tvm.sym import Analyzer
-from tvm_ffi import structural_walk
+from tvm.ir.expr import Call, TensorLoad
 
 from tunefarm.frontend.dtypes import numpy_dtype
-from tunefarm.search.spaces.form import Stage, followers, stages_of, sums_from_zero
+from tunefarm.search.spaces.expressions import (
+    inlined,
+    is_its_stages,
+    lie_together,
+    loads_of,
+    uses,
+)
+from tunefarm.search.spaces.form import Stage, only_reduction, sums_from_zero
 from tunefarm.search.splice import renamed
 
 PIECE_BYTES = (16, 8, 4)
@@ -46,6 +50,21 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class After:
+    """An elementwise stage that follows.
+
+    Attributes:
+        buffer: that it makes; variables: that its elements are in.
+        value: of an element, in nothing but arguments, the product and what other stages made of it
+            before, at the same place.
+    """
+
+    buffer: Any
+    variables: tuple[Any, ...]
+    value: Any
+
+
+@dataclass(frozen=True)
 class Product:
     """One sum of products, with elementwise stages after it.
 
@@ -61,7 +80,7 @@ class Product:
     depth: tuple[int, ...]
     left: Operand
     right: Operand
-    after: tuple[Stage, ...]
+    after: tuple[After, ...]
     dtype: str
     sums: str
 
@@ -93,24 +112,25 @@ class Product:
 def product_of(workload: Any) -> Product | None:
     """The kernel as a product whose operands can be copied piece by piece, None where it is
     something else."""
-    try:
-        stages = stages_of(workload)
-    except ValueError:
+    found = only_reduction(workload)
+    if found is None or not is_its_stages(workload):
         return None
-    reducing = [stage for stage in stages if stage.reduces]
-    if len(reducing) != 1 or not all(stage.direct for stage in stages):
-        return None
-    (block,) = reducing
-    place = stages.index(block)
-    after, rest = followers(block, stages[place + 1 :])
+    before, block, after, rest = found
     if rest or not isinstance(block.node.body.value, tirx.Add) or not sums_from_zero(block):
         return None
     terms = _terms(block)
-    made = {stage.node.body.buffer: stage for stage in stages[:place]}
+    made = {stage.node.body.buffer: stage for stage in before}
     read = [_read(block, term, made) for term in terms or ()]
     if len(read) != 2 or None in read:
         return None
-    return _product(block, [one for one in read if one], tuple(after))
+    followers = tuple(_after(stage, made) for stage in after)
+    return _product(block, [one for one in read if one], followers)
+
+
+def _after(stage: Stage, before: Mapping[Any, Stage]) -> After:
+    store = stage.node.body
+    variables = tuple(one.var for one in stage.node.iter_vars)
+    return After(store.buffer, variables, inlined(store.value, before))
 
 
 @dataclass(frozen=True)
@@ -158,18 +178,15 @@ def _read(block: Stage, load: Any, made: Mapping[Any, Stage]) -> _Read | None:
         if not isinstance(value, TensorLoad):
             return None
         load = renamed(value, here)
+    places = [*load.indices, *([] if condition is None else [condition])]
+    if loads_of(places):
+        return None  # where it lies is read as well, and beyond the end nobody may
     variables = [v.var for v in block.node.iter_vars]
-    used: list[Any] = []
-    structural_walk(
-        [*load.indices, *([] if condition is None else [condition])], (Var, used.append)
-    )
-    axes_ = frozenset(
-        i for i, variable in enumerate(variables) if any(one.same_as(variable) for one in used)
-    )
-    return _Read(load.source, tuple(load.indices), condition, axes_)
+    depends = frozenset(i for i, variable in enumerate(variables) if uses(places, variable))
+    return _Read(load.source, tuple(load.indices), condition, depends)
 
 
-def _product(block: Stage, read: list[_Read], after: tuple[Stage, ...]) -> Product | None:
+def _product(block: Stage, read: list[_Read], after: tuple[After, ...]) -> Product | None:
     axes = range(len(block.axes))
     depth = tuple(i for i in axes if block.axes[i].reduces)
     spatial = [i for i in axes if not block.axes[i].reduces]
@@ -183,6 +200,8 @@ def _product(block: Stage, read: list[_Read], after: tuple[Stage, ...]) -> Produ
     columns = tuple(
         i for i in spatial if i in right.axes and i not in left.axes and block.axes[i].extent > 1
     )
+    if not columns:
+        return None
     rows = tuple(i for i in spatial if i not in batch and i not in columns)
     if any(i in right.axes and block.axes[i].extent > 1 for i in rows):
         return None
@@ -209,36 +228,9 @@ def _operand(
 
 
 def _together(block: Stage, read: _Read, axis: int, piece: int) -> bool:
-    """Whether each `piece` elements along `axis` lie side by side, from a multiple of as many on,
-    and are read under one condition."""
-    extent = block.axes[axis].extent
-    if extent % piece:
-        return False
+    """Whether each `piece` elements along `axis` can be copied at once, under one condition."""
     variables = [v.var for v in block.node.iter_vars]
-    analyzer = Analyzer()
-    for variable, one in zip(variables, block.axes, strict=True):
-        analyzer.bind(variable, tvm.ir.Range(0, one.extent), True)
-    first, lane = (Var(name, variables[axis].ty) for name in ("first", "lane"))
-    analyzer.bind(first, tvm.ir.Range(0, extent // piece), True)
-    analyzer.bind(lane, tvm.ir.Range(0, piece), True)
-    here = {variables[axis]: first * piece + lane}
-    place: Any = 0
-    for index, shape in zip(read.indices, read.buffer.shape, strict=True):
-        place = place * shape + renamed(index, here)
-    start = analyzer.simplify(renamed(place, {lane: tirx.const(0, lane.ty)}))
-    if not _is_zero(analyzer.simplify(place - start - lane)):
+    extents = {v: one.extent for v, one in zip(variables, block.axes, strict=True)}
+    if read.condition is not None and uses(read.condition, variables[axis]):
         return False
-    if read.condition is not None and _uses(read.condition, variables[axis]):
-        return False
-    known = analyzer.modular_set(start)
-    return gcd(int(known.coeff), int(known.base)) % piece == 0
-
-
-def _uses(node: Any, variable: Any) -> bool:
-    used: list[Any] = []
-    structural_walk(node, (Var, used.append))
-    return any(one.same_as(variable) for one in used)
-
-
-def _is_zero(expression: Any) -> bool:
-    return isinstance(expression, tirx.IntImm) and int(expression.value) == 0
+    return lie_together(read.indices, read.buffer.shape, variables[axis], extents, piece)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
-
 from tunefarm.devices.gpu import arch_of, multiplies_tf32
 from tunefarm.devices.target import Target
-from tunefarm.search.spaces.family import FewWays, from_words
 from tunefarm.search.spaces.tensor_tile.product import product_of
 from tunefarm.search.spaces.tensor_tile.tile import (
     Plan,
@@ -18,21 +15,19 @@ from tunefarm.search.spaces.tensor_tile.tile import (
     possible,
 )
 from tunefarm.search.spaces.tensor_tile.writer import matrices_of, written
+from tunefarm.search.spaces.written import Family, Fitting
 
-FAMILY = "tensor-tile"
 KEPT = 512
+"""Of a kernel's points: the likeliest. There may be thousands, and what the model takes to be ten
+times slower is not worth the search's time."""
 
 
-def tensor_tile_space(workload: Any, target: Target) -> FewWays[TensorTile] | None:
-    """The space of `workload`, None where it is no product for this GPU's tensor cores."""
+def _fitting(workload: Any, target: Target) -> Fitting[TensorTile] | None:
     if target.kind != "cuda":
         return None
-    arch = arch_of(target)
-    product = product_of(workload)
-    if product is None or not arch.copies_aside:
-        return None
+    arch, product = arch_of(target), product_of(workload)
     multiplied = (*arch.tensor_cores, *(["float32"] if multiplies_tf32(target) else []))
-    if product.dtype not in multiplied:
+    if product is None or product.dtype not in multiplied:
         return None
     matrices = matrices_of(product)
 
@@ -40,23 +35,13 @@ def tensor_tile_space(workload: Any, target: Target) -> FewWays[TensorTile] | No
         return expected_s(Plan(matrices, tile), arch)
 
     ways = sorted(possible(matrices, arch), key=expected)[:KEPT]
-    if not ways:
-        return None
-    figures = figures_of(Plan(matrices, ways[0]))
-    # There is nothing to schedule: the kernel is written whole once the point is known.
-    return FewWays(FAMILY, workload, ways, expected, lambda _schedule, _tile: None, figures)
-
-
-def in_full(function: Any, target: Target, point: str) -> Any:
-    """The kernel that `point`, in words, is of `function`.
-
-    Raises:
-        ValueError: it is none of this family, or does not fit the kernel or the target.
-    """
-    product, tile = (
-        product_of(tvm.IRModule({"main": function})),
-        from_words(TensorTile, FAMILY, point),
+    return Fitting(
+        ways,
+        lambda tile: Plan(matrices, tile).fits(arch),
+        expected,
+        figures_of(matrices),
+        lambda tile: written(workload["main"], product, tile),
     )
-    if product is None or not Plan(matrices_of(product), tile).fits(arch_of(target)):
-        raise ValueError(f"does not fit: {point}")
-    return written(function, product, tile)
+
+
+TENSOR_TILES = Family("tensor-tile", TensorTile, _fitting)

@@ -55,6 +55,15 @@ class Matrices:
     right_deep: bool
     pieces: tuple[int, int]
 
+    @property
+    def readable(self) -> bool:
+        """Whether tensor cores' operands can be made of elements that lie so: nothing turns what
+        is not in 16 bits on its way to the registers, though of words each thread can read its own
+        of the right operand."""
+        if self.element_bytes == 2:
+            return True
+        return self.left_deep and (self.right_deep or self.element_bytes == 4)
+
 
 @dataclass(frozen=True)
 class TensorTile(Way):
@@ -65,8 +74,8 @@ class TensorTile(Way):
         stages: steps whose operands are in shared memory at a time.
         down, across: warps of a block by rows and columns.
         split: blocks that share one tile's depth.
-        together: tiles by rows that come one after another, so that blocks which run at a time
-            have operands in common.
+        band: tiles by rows that come one after another, so that blocks which run at a time have
+            operands in common.
     """
 
     cores: Cores
@@ -77,11 +86,11 @@ class TensorTile(Way):
     down: int
     across: int
     split: int = 1
-    together: int = 1
+    band: int = 1
 
     def coordinates(self) -> tuple[float, ...]:
         sizes = (self.rows, self.columns, self.depth, self.down * self.across, self.split)
-        return (*(log2(one) for one in sizes), float(self.stages), log2(self.together) / 2,
+        return (*(log2(one) for one in sizes), float(self.stages), log2(self.band) / 2,
                 2.0 * (self.cores is Cores.GROUPS))  # fmt: skip
 
     @property
@@ -160,6 +169,8 @@ class Plan:
 
     def fits(self, arch: Arch) -> bool:
         tile, shape = self.tile, self.shape
+        if not (arch.copies_aside and self.matrices.readable):
+            return False
         down, across = shape.fragments
         if not (shape.left.fits and shape.right.fits and self.ahead >= 1):
             return False
@@ -204,10 +215,6 @@ class Plan:
 
 def possible(matrices: Matrices, arch: Arch) -> Iterator[TensorTile]:
     """Every tile that fits both, and wastes little."""
-    if matrices.dtype == "int8" and not (matrices.left_deep and matrices.right_deep):
-        return  # nothing transposes bytes on their way to the registers
-    if matrices.dtype == "float32" and not matrices.left_deep:
-        return
     per_step = STEP_BYTES // matrices.element_bytes
     depths = [per_step * n for n in (1, 2, 4)]
     warps = [(d, a) for d, a in itertools.product((1, 2, 4), (1, 2, 4)) if d * a <= 8]
@@ -222,9 +229,9 @@ def possible(matrices: Matrices, arch: Arch) -> Iterator[TensorTile]:
                 first = TensorTile(cores, rows, columns, depth, stages, down, across)
                 if not Plan(matrices, first).fits(arch):
                     continue
-                for split, together in itertools.product((1, 2, 4, 8, 16), (1, 4, 8)):
+                for split, band in itertools.product((1, 2, 4, 8, 16), (1, 4, 8)):
                     tile = TensorTile(
-                        cores, rows, columns, depth, stages, down, across, split, together
+                        cores, rows, columns, depth, stages, down, across, split, band
                     )
                     if _sensible(Plan(matrices, tile), arch):
                         yield tile
@@ -244,9 +251,9 @@ def _sensible(plan: Plan, arch: Arch) -> bool:
             return False
         if plan.steps * (tile.split - 1) * tile.depth >= plan.matrices.length:
             return False  # the last one would have nothing to do
-    if tile.together > 1 and (down < tile.together or across == 1):
+    if tile.band > 1 and (down < tile.band or across == 1):
         return False
-    if tile.together > 1 and plan.matrices.batches * down * across <= arch.multiprocessors:
+    if tile.band > 1 and plan.matrices.batches * down * across <= arch.multiprocessors:
         return False  # all of them run at a time
     return not (tile.stages > 3 and plan.ahead > plan.steps)
 
@@ -268,11 +275,11 @@ def expected_s(plan: Plan, arch: Arch) -> float:
     down, across = plan.grid
     blocks = one.batches * down * across * tile.split
     block = costs.Block(tile.threads, plan.shared_bytes, plan.registers)
-    together = block.together(arch, blocks)
+    resident = block.resident(arch, blocks)
     peak = arch.tensor_lanes * 2.0 / one.element_bytes
     if arch.warp_groups and tile.cores is Cores.WARPS:
         peak *= _WARPS_OF_PEAK
-    multiplying = tile.rows * tile.columns * tile.depth / peak / block.awake(arch, together)
+    multiplying = tile.rows * tile.columns * tile.depth / peak / block.awake(arch, resident)
     each = tile.depth * one.element_bytes
     if tile.cores is Cores.GROUPS:
         read = (tile.rows + tile.rows // GROUP_ROWS * tile.columns) * each
@@ -285,20 +292,19 @@ def expected_s(plan: Plan, arch: Arch) -> float:
         sum(plan.copies) * tile.threads / arch.warp * costs.COPY,
     )
     busy = costs.overlapped(parts, _SEEN)
-    step = max(together * busy, busy + costs.LATENCY / plan.ahead) + _BARRIER
+    step = max(resident * busy, busy + costs.LATENCY / plan.ahead) + _BARRIER
     laid = costs.stored(tile.rows, tile.columns) * (1.0 if tile.split == 1 else 3.0)
-    waves = ceil(blocks / (together * arch.multiprocessors))
-    cycles = waves * (plan.steps * step + costs.BEGIN + together * laid)
+    waves = ceil(blocks / (resident * arch.multiprocessors))
+    cycles = waves * (plan.steps * step + costs.BEGIN + resident * laid)
     if tile.split > 1:  # another kernel, that waits for all of them
         cycles += 2 * costs.BEGIN
-    if tile.together == 1 and down * across > 2 * arch.multiprocessors and down > 1 < across:
+    if tile.band == 1 and down * across > 2 * arch.multiprocessors and down > 1 < across:
         cycles *= 1.05  # operands come from memory again
     return cycles / costs.HERTZ
 
 
-def figures_of(plan: Plan) -> tuple[float, ...]:
-    """Of the matrices, as a cost model has them."""
-    one = plan.matrices
+def figures_of(one: Matrices) -> tuple[float, ...]:
+    """As a cost model has them."""
     sizes = (one.batches, one.rows, one.columns, one.length)
     said = (one.element_bytes, one.left_deep, one.right_deep)
     return (*(log2(n) for n in sizes), *(float(n) for n in said))

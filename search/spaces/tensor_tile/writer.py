@@ -108,16 +108,16 @@ class _TileWriter(Writer):
 
     def _place(self, down: int, across: int) -> tuple[Any, Any]:
         """Which tile a block has: some rows of tiles at a time, column by column."""
-        together = min(self._tile.together, down)
-        if together == 1:
+        band = min(self._tile.band, down)
+        if band == 1:
             return tirx.floordiv(self._tiles, across), tirx.floormod(self._tiles, across)
-        band = tirx.floordiv(self._tiles, together * across)
-        within = tirx.floormod(self._tiles, together * across)
-        if down % together == 0:
-            row = band * together + tirx.floormod(within, together)
-            return row, tirx.floordiv(within, together)
-        left = tirx.min(number(down) - band * together, number(together))
-        return band * together + tirx.floormod(within, left), tirx.floordiv(within, left)
+        first = tirx.floordiv(self._tiles, band * across) * band
+        within = tirx.floormod(self._tiles, band * across)
+        if down % band == 0:
+            row = first + tirx.floormod(within, band)
+            return row, tirx.floordiv(within, band)
+        left = tirx.min(number(down) - first, number(band))
+        return first + tirx.floormod(within, left), tirx.floordiv(within, left)
 
     def _cleared(self) -> list[Any]:
         zero = tirx.const(0, self._product.sums)
@@ -297,29 +297,29 @@ class _TileWriter(Writer):
         return self.launch(when(there, tirx.SeqStmt(body)), [total], threads)
 
     @property
+    def _last_column(self) -> int:
+        """The axis that neighbouring columns count."""
+        axes = self._product.block.axes
+        return [axis for axis in self._product.right.lines if axes[axis].extent > 1][-1]
+
+    @property
     def _vector(self) -> int:
         """Columns that are finished together: they lie side by side in the result."""
-        axes = self._product.block.axes
-        long = [axis for axis in self._product.right.lines if axes[axis].extent > 1]
-        last = [n for n, axis in enumerate(axes) if not axis.reduces][-1]
-        if not long or any(
-            axes[n].extent > 1 and not axes[n].reduces for n in range(long[-1] + 1, last + 1)
-        ):
+        axes, column = self._product.block.axes, self._last_column
+        if any(axis.extent > 1 and not axis.reduces for axis in axes[column + 1 :]):
             return 1
-        return next(n for n in (VECTOR, 2, 1) if axes[long[-1]].extent % n == 0)
+        return next(n for n in (VECTOR, 2, 1) if axes[column].extent % n == 0)
 
     def _result(self, sums: Any, batch: Any, row: Any, column: Any, lane: Any) -> Any:
         """What is stored of the element at `column` + `lane`, and where."""
         product = self._product
         axes = self._axes(product.batch, batch)
         axes |= self._axes(product.left.lines, row)
-        columns = self._axes(product.right.lines, column)
-        axes |= columns
+        axes |= self._axes(product.right.lines, column)
         block = product.block.node
         # Vectors do not reach beyond the end of the last axis.
-        longest = [a for a in product.right.lines if product.block.axes[a].extent > 1][-1]
         variables = [v.var for v in block.iter_vars]
-        axes[variables[longest]] = axes[variables[longest]] + lane
+        axes[variables[self._last_column]] = axes[variables[self._last_column]] + lane
         places = [
             self.simple(axes[variable])
             for variable, axis in zip(variables, product.block.axes, strict=True)
@@ -329,14 +329,12 @@ class _TileWriter(Writer):
         buffer = block.body.buffer
         value = sums
         for stage in product.after:
-            own = [v.var for v in stage.node.iter_vars]
-            store = stage.node.body
 
             def read(load: Any) -> Any:
                 return made.get(load.source, load)
 
-            value = structural_map(store.value, (TensorLoad, read))
-            value = renamed(value, dict(zip(own, places, strict=True)))
-            made[store.buffer] = value
-            buffer = store.buffer
+            value = structural_map(stage.value, (TensorLoad, read))
+            value = renamed(value, dict(zip(stage.variables, places, strict=True)))
+            made[stage.buffer] = value
+            buffer = stage.buffer
         return tirx.BufferStore(buffer, value, places)

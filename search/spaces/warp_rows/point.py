@@ -106,16 +106,16 @@ def expected_s(one: WarpRows, of: RowFigures, arch: Arch) -> float:
     the steps of folding, which nothing hides but other blocks. Nothing has been fitted to a GPU."""
     blocks = ceil(of.count / one.rows)
     block = costs.Block(one.threads, of.folds * one.rows * one.warps * 4, registers(one, of))
-    together = block.together(arch, blocks)
+    resident = block.resident(arch, blocks)
     bytes_ = one.rows * of.row_bytes
     elements = one.turns(of.columns) * one.lanes * one.threads
-    computing = elements * _OPERATIONS / arch.lanes / block.awake(arch, together)
+    computing = elements * _OPERATIONS / arch.lanes / block.awake(arch, resident)
     longest = one.lanes * of.widest
     asking = bytes_ / (WARP * longest) * costs.COPY
     waiting = costs.LATENCY + of.folds * (_FOLD + (_MET if one.warps > 1 else 0.0))
     busy = costs.overlapped((bytes_ / _MEMORY_BYTES, computing, asking), 0.3)
-    waves = ceil(blocks / (together * arch.multiprocessors))
-    return waves * (waiting + together * busy) / costs.HERTZ
+    waves = ceil(blocks / (resident * arch.multiprocessors))
+    return waves * (waiting + resident * busy) / costs.HERTZ
 
 
 def figures_of(of: RowFigures) -> tuple[float, ...]:

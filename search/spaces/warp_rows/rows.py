@@ -10,10 +10,11 @@ from math import prod
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.expr import TensorLoad, Var
-from tvm_ffi import structural_equal, structural_map, structural_walk
+from tvm.ir.expr import TensorLoad
+from tvm_ffi import structural_equal
 
 from tunefarm.frontend.dtypes import numpy_dtype
+from tunefarm.search.spaces.expressions import inlined, is_its_stages, loads_of, uses
 from tunefarm.search.spaces.form import Stage, stages_of
 from tunefarm.search.splice import renamed
 
@@ -27,7 +28,28 @@ class Makes(enum.Enum):
     FOLD = "fold"
 
 
-FOLDS = {tirx.Add: "sum", tirx.Max: "max", tirx.Min: "min"}
+@dataclass(frozen=True)
+class Fold:
+    """How elements are folded.
+
+    Attributes:
+        name: for people.
+        both: of TensorIR, of two; text: the same in CUDA C++.
+        begins: what an element must be that changes nothing, None where any that the fold begins
+            with may be taken as often as one likes.
+    """
+
+    name: str
+    both: Any
+    text: str
+    begins: float | None = None
+
+
+_FOLDS = (
+    Fold("sum", tirx.Add, "{} + {}", 0.0),
+    Fold("max", tirx.Max, "fmaxf({}, {})"),
+    Fold("min", tirx.Min, "fminf({}, {})"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,13 +60,13 @@ class RowStage:
         buffer: that it makes; names are not unique.
         value: of an element; of a fold what is folded. In the variables of `RowKernel`; what
             other stages make is read at the same row, and column.
-        fold: how, and from what; empty for other stages.
+        fold: how, and from what on; None for other stages.
     """
 
     buffer: Any
     makes: Makes
     value: Any
-    fold: str = ""
+    fold: Fold | None = None
     begins: Any = None
 
 
@@ -74,16 +96,13 @@ class RowKernel:
         return sum(stage.makes is Makes.FOLD for stage in self.stages)
 
     @property
-    def made(self) -> frozenset[Any]:
-        return frozenset(stage.buffer for stage in self.stages)
-
-    @property
     def reads(self) -> tuple[Any, ...]:
         """Loads of arguments that go along a row, each once."""
         found: list[Any] = []
+        made = {stage.buffer for stage in self.stages}
         for stage in self.stages:
             for load in loads_of(stage.value):
-                if load.source in self.made or not uses(load, self.column):
+                if load.source in made or not uses(load, self.column):
                     continue
                 if not any(structural_equal(load, other) for other in found):
                     found.append(load)
@@ -109,7 +128,7 @@ def row_kernel_of(workload: Any) -> RowKernel | None:
         stages = stages_of(workload)
     except ValueError:
         return None
-    if not stages or not all(stage.direct for stage in stages):
+    if not stages or not all(stage.direct for stage in stages) or not is_its_stages(workload):
         return None
     last = stages[-1]
     if last.reduces or len(last.axes) < 2 or not any(stage.reduces for stage in stages):
@@ -151,11 +170,12 @@ class _Reader:
             return
         store = stage.node.body
         value = store.value
-        fold, begins = "", None
+        fold, begins = None, None
         if makes is Makes.FOLD:
             fold, value, begins = _fold(stage)
-        here = self._variables(stage)
-        value = self._resolved(renamed(value, here))
+        value = inlined(renamed(value, self._variables(stage, makes)), self._inlined)
+        if not all(self._is_own(load) for load in loads_of(value)):
+            raise _Other
         self.stages.append(RowStage(store.buffer, makes, value, fold, begins))
         self._made[store.buffer] = makes
 
@@ -170,39 +190,17 @@ class _Reader:
             return Makes.ROW
         return Makes.ONE if one_each else None
 
-    def _variables(self, stage: Stage) -> Mapping[Any, Any]:
+    def _variables(self, stage: Stage, makes: Makes) -> Mapping[Any, Any]:
         here = {}
-        rows = iter(self._rows)
+        along = [*self._rows, *([self._column] if makes is Makes.ROW else [])]
         for one, axis in zip(stage.node.iter_vars, stage.axes, strict=True):
-            if axis.reduces and axis.extent == 1:
-                here[one.var] = tirx.const(0, str(one.var.ty.dtype))
-            elif axis.reduces:
+            if axis.reduces and axis.extent > 1:
                 here[one.var] = self._column
+            elif axis.reduces or not along:  # the one place that there is
+                here[one.var] = tirx.const(0, str(one.var.ty.dtype))
             else:
-                here[one.var] = next(rows, self._column)
+                here[one.var] = along.pop(0)
         return here
-
-    def _resolved(self, value: Any) -> Any:
-        """`value` with what is inlined in its place.
-
-        Raises:
-            _Other: it reads what a stage makes elsewhere than at its own row and column.
-        """
-
-        def read(load: Any) -> Any:
-            if load.source in self._inlined:
-                stage = self._inlined[load.source]
-                variables = [one.var for one in stage.node.iter_vars]
-                body = stage.node.body.value
-                return self._resolved(
-                    renamed(body, dict(zip(variables, load.indices, strict=True)))
-                )
-            return load
-
-        made = structural_map(value, (TensorLoad, read))
-        if not all(self._is_own(load) for load in loads_of(made)):
-            raise _Other
-        return made
 
     def _is_own(self, load: Any) -> bool:
         """Whether it is of an argument, or of what a stage makes of the same row and column."""
@@ -216,31 +214,22 @@ class _Reader:
         )
 
 
-def _fold(stage: Stage) -> tuple[str, Any, Any]:
+def _fold(stage: Stage) -> tuple[Fold, Any, Any]:
     """How a stage folds, what, and from what on.
 
     Raises:
-        _Other: it is no fold of float32, or an unknown one.
+        _Other: it is no fold of float32, or an unknown one, or begins with what would count for
+            each of a row's threads.
     """
     store, first = stage.node.body, stage.node.init
     value = store.value
-    known = FOLDS.get(type(value))
-    if known is None or str(store.buffer.dtype) != "float32":
+    fold = next((one for one in _FOLDS if isinstance(value, one.both)), None)
+    if fold is None or str(store.buffer.dtype) != "float32":
         raise _Other
     if not (isinstance(value.a, TensorLoad) and value.a.source.same_as(store.buffer)):
         raise _Other
     if not isinstance(first, tirx.BufferStore) or not isinstance(first.value, tirx.FloatImm):
         raise _Other
-    return known, value.b, first.value
-
-
-def loads_of(node: Any) -> list[Any]:
-    found: list[Any] = []
-    structural_walk(node, (TensorLoad, found.append))
-    return found
-
-
-def uses(node: Any, variable: Any) -> bool:
-    found: list[Any] = []
-    structural_walk(node, (Var, found.append))
-    return any(one.same_as(variable) for one in found)
+    if fold.begins not in (None, float(first.value.value)):
+        raise _Other
+    return fold, value.b, first.value

@@ -7,18 +7,15 @@ shared memory. The row is written once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import gcd
 from typing import Any
 
-import tvm
 from tvm import tirx
-from tvm.ir.expr import TensorLoad, Var
-from tvm.sym import Analyzer
+from tvm.ir.expr import TensorLoad
 from tvm_ffi import structural_equal, structural_map
 
+from tunefarm.search.spaces.expressions import lie_together, loads_in_any_case, uses
 from tunefarm.search.spaces.warp_rows.point import RowFigures, WarpRows
-from tunefarm.search.spaces.warp_rows.rows import Makes, RowKernel, RowStage, loads_of, uses
+from tunefarm.search.spaces.warp_rows.rows import Fold, Makes, RowKernel, RowStage
 from tunefarm.search.spaces.written import (
     Function,
     Writer,
@@ -32,9 +29,6 @@ from tunefarm.search.spaces.written import (
     whole,
 )
 from tunefarm.search.splice import renamed
-
-_COMBINED = {"sum": "{} + {}", "max": "fmaxf({}, {})", "min": "fminf({}, {})"}
-_FOLDING: dict[str, Callable[[Any, Any], Any]] = {"sum": tirx.Add, "max": tirx.Max, "min": tirx.Min}
 
 
 def figures(kernel: RowKernel) -> RowFigures:
@@ -55,15 +49,14 @@ def written(function: Any, kernel: RowKernel, point: WarpRows) -> Any:
     return whole(function, _RowWriter(kernel, point).kernel(), [])
 
 
-def folded(how: str, warps: int) -> Function:
+def folded(fold: Fold, warps: int) -> Function:
     """What all threads of a row have, folded; from `place` on `folds` has room for each of their
     warps."""
-    both = _COMBINED[how]
     text = f"""\
   #pragma unroll
   for (int n = 16; n; n >>= 1) {{
     const float other = __shfl_xor_sync(0xffffffffu, own, n);
-    own = {both.format("own", "other")};
+    own = {fold.text.format("own", "other")};
   }}
 """
     if warps > 1:
@@ -73,11 +66,11 @@ def folded(how: str, warps: int) -> Function:
   __syncthreads();
   own = memory[0];
   #pragma unroll
-  for (int n = 1; n < {warps}; ++n) own = {both.format("own", "memory[n]")};
+  for (int n = 1; n < {warps}; ++n) own = {fold.text.format("own", "memory[n]")};
 """
     text += "  return own;"
     arguments = "float own" + (", float* folds, int place" if warps > 1 else "")
-    return device_function(f"tunefarm_folded_{how}_{warps}", "float", arguments, text)
+    return device_function(f"tunefarm_folded_{fold.name}_{warps}", "float", arguments, text)
 
 
 class _RowWriter(Writer):
@@ -126,18 +119,16 @@ class _RowWriter(Writer):
 
     # ---------------------------------------------------------------------------- elements
 
-    def _there(self, turn: int, of_row: bool = True) -> Any:
-        """Under which condition a thread has elements in a turn, None for always; `of_row`: and its
-        row is one of the kernel's."""
+    @property
+    def _row_there(self) -> Any:
+        """Whether a thread's row is one of the kernel's; None for always."""
+        return self._row < self._kernel.count if self._kernel.count % self._point.rows else None
+
+    def _there(self, turn: int) -> Any:
+        """Under which condition a thread has elements in a turn, None for always."""
         kernel, point = self._kernel, self._point
         beyond = (turn + 1) * point.threads_of_row * point.lanes > kernel.columns
-        rows = of_row and kernel.count % point.rows
-        return all_of(
-            [
-                self._column(turn) < kernel.columns if beyond else None,
-                self._row < kernel.count if rows else None,
-            ]
-        )
+        return all_of([self._column(turn) < kernel.columns if beyond else None, self._row_there])
 
     def _column(self, turn: int) -> Any:
         return self.simple((turn * self._point.threads_of_row + self._within) * self._point.lanes)
@@ -167,7 +158,7 @@ class _RowWriter(Writer):
     def _read(self, stage: RowStage) -> list[Any]:
         """What of the arguments a stage has along its row, and none before it had."""
         text = []
-        for load in loads_of(stage.value):
+        for load in loads_in_any_case(stage.value):
             known = any(structural_equal(load, other) for other, _ in self._held)
             if load.source in self._values or known or not self._lies_together(load):
                 continue
@@ -187,31 +178,24 @@ class _RowWriter(Writer):
 
     def _lies_together(self, load: Any) -> bool:
         """Whether the elements that a thread has in a turn are neighbours in an argument."""
-        kernel, lanes = self._kernel, self._point.lanes
+        kernel = self._kernel
         if not uses(load, kernel.column):
             return False
-        analyzer = Analyzer()
-        for variable, extent in zip(kernel.rows, kernel.extents, strict=True):
-            analyzer.bind(variable, tvm.ir.Range(0, extent), True)
-        first, lane = (Var(name, kernel.column.ty) for name in ("first", "lane"))
-        analyzer.bind(first, tvm.ir.Range(0, kernel.columns // lanes), True)
-        analyzer.bind(lane, tvm.ir.Range(0, lanes), True)
-        place: Any = 0
-        for index, size in zip(load.indices, load.source.shape, strict=True):
-            place = place * size + renamed(index, {kernel.column: first * lanes + lane})
-        start = analyzer.simplify(renamed(place, {lane: tirx.const(0, str(lane.ty.dtype))}))
-        apart = analyzer.simplify(place - start - lane)
-        if not (isinstance(apart, tirx.IntImm) and int(apart.value) == 0):
-            return False
-        known = analyzer.modular_set(start)
-        return gcd(int(known.coeff), int(known.base)) % lanes == 0
+        extents = {
+            **dict(zip(kernel.rows, kernel.extents, strict=True)),
+            kernel.column: kernel.columns,
+        }
+        shape = load.source.shape
+        return lie_together(load.indices, shape, kernel.column, extents, self._point.lanes)
 
     # ------------------------------------------------------------------------------ stages
 
     def _made(self, stage: RowStage) -> list[Any]:
+        """Nothing is computed of rows and columns that are not there: it may read arguments."""
         own = self._values[stage.buffer]
         if stage.makes is Makes.ONE:
-            return [tirx.BufferStore(own, self._value(stage, 0, number(0)), [number(0)])]
+            one = tirx.BufferStore(own, self._value(stage, 0, number(0)), [number(0)])
+            return [when(self._row_there, one)]
         if stage.makes is Makes.FOLD:
             return self._fold(stage, own)
         lanes = self._point.lanes
@@ -221,32 +205,34 @@ class _RowWriter(Writer):
                 value = self._value(stage, turn, lane)
                 return tirx.BufferStore(own, value, [number(turn * lanes) + lane])
 
-            return self.unrolled("lane", lanes, one)
+            return when(self._there(turn), self.unrolled("lane", lanes, one))
 
         return [made(turn) for turn in range(self._turns)]
 
     def _fold(self, stage: RowStage, own: Any) -> list[Any]:
-        point = self._point
+        point, fold = self._point, stage.fold
+        assert fold is not None, "what is no fold is not folded"
+        so_far = tirx.BufferLoad(own, [number(0)])
 
         def turn_of(turn: int) -> Any:
             def one(lane: Any) -> Any:
-                both = _FOLDING[stage.fold](
-                    tirx.BufferLoad(own, [number(0)]), self._value(stage, turn, lane)
-                )
-                return tirx.BufferStore(own, both, [number(0)])
+                value = fold.both(so_far, self._value(stage, turn, lane))
+                return tirx.BufferStore(own, value, [number(0)])
 
-            return when(self._there(turn, of_row=False), self.unrolled("lane", point.lanes, one))
+            return when(self._there(turn), self.unrolled("lane", point.lanes, one))
 
         place = (self._folds * point.rows + self._row_of_block) * point.warps
         self._folds += 1
-        given = [tirx.BufferLoad(own, [number(0)])]
+        given = [so_far]
         if self._memory is not None:
             given += [self._memory.data, self.simple(place)]
-        whole_row = call(folded(stage.fold, point.warps), *given, returns="float32")
         return [
             tirx.BufferStore(own, stage.begins, [number(0)]),
             *(turn_of(turn) for turn in range(self._turns)),
-            tirx.BufferStore(own, whole_row, [number(0)]),
+            # All threads of a block, those of rows that are not there among them.
+            tirx.BufferStore(
+                own, call(folded(fold, point.warps), *given, returns="float32"), [number(0)]
+            ),
         ]
 
     def _stored(self, stage: RowStage, result: Any) -> Any:

@@ -40,3 +40,12 @@ def test_normalisations_are_right(stack) -> None:
     checked(stack, layer_norm("float16", 30, 768), POINT.format(1, 8, 4), POINT.format(8, 2, 1))
     checked(stack, layer_norm("float32", 30, 96), POINT.format(1, 1, 1))
     checked(stack, spread("float32", 9, 200), POINT.format(2, 4, 2))
+
+
+@pytest.mark.parametrize("kind", ["first", "each", "halves", "turned", "scaled"])
+def test_arguments_are_read_where_they_are(stack, kind: str) -> None:
+    """And not beyond their ends, by threads whose row or column is none."""
+    from tests.paper_gpu import checked
+    from tests.rows import awkward
+
+    checked(stack, awkward(kind), POINT.format(1, 4, 4), POINT.format(2, 2, 2))

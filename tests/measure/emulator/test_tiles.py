@@ -33,7 +33,7 @@ def test_products_of_all_types_are_right(stack) -> None:
         stack,
         halves,
         POINT.format("warps", 64, 32, 32, 3, 2, 1),
-        POINT.format("warps", 128, 96, 64, 4, 2, 2) + " together=4",
+        POINT.format("warps", 16, 16, 64, 4, 1, 1) + " band=4",
     )
     point = POINT.format("warps", 64, 64, 32, 4, 2, 2)
     checked(stack, product("bfloat16", (64, 100, 70), (True, False), 2, "add"), point)
@@ -53,6 +53,14 @@ def test_images_are_read_as_matrices(stack) -> None:
     checked(stack, convolution("float16", (7, 7, 32), 64, 1, after="add"), point)
 
 
+def test_what_follows_may_have_stages_of_its_own_before_the_product(stack) -> None:
+    from tests.paper_gpu import checked
+    from tests.products import product
+
+    point = POINT.format("warps", 32, 32, 32, 3, 1, 2)
+    checked(stack, product("float16", (40, 48, 64), after="cast"), point)
+
+
 def test_blocks_that_share_a_sum_add_it_up(stack) -> None:
     from tests.paper_gpu import checked
     from tests.products import product
@@ -62,13 +70,12 @@ def test_blocks_that_share_a_sum_add_it_up(stack) -> None:
     checked(stack, module, f"{point} split=4", f"{point} split=16")
 
 
+@pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
 def test_hoppers_groups_are_right(stack) -> None:
     """Operands that lie along the sum and across it, one group and two, several steps ahead."""
     from tests.paper_gpu import checked
     from tests.products import convolution, product
 
-    if stack.target.get("arch") != "sm_90":
-        return  # no other architecture has them
     for turned in ((False, False), (False, True), (True, False), (True, True)):
         module = product("float16", (136, 104, 200), turned, after="bias")
         checked(
