@@ -33,7 +33,7 @@ GROUPS = TensorTile(Cores.GROUPS, 128, 256, 64, 4, 8, 1)
 layouts = st.builds(
     TileLayout,
     lines=st.sampled_from([16, 32, 64, 96, 128, 192, 256]),
-    depth=st.sampled_from([16, 32, 64]),
+    depth=st.sampled_from([16, 32, 48, 64]),
     element_bytes=st.sampled_from([1, 2, 4]),
     deep=st.booleans(),
 ).filter(lambda one: one.fits)

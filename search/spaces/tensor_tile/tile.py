@@ -216,7 +216,7 @@ class Plan:
 def possible(matrices: Matrices, arch: Arch) -> Iterator[TensorTile]:
     """Every tile that fits both, and wastes little."""
     per_step = STEP_BYTES // matrices.element_bytes
-    depths = [per_step * n for n in (1, 2, 4)]
+    depths = [per_step * n for n in (1, 2, 3, 4)]
     warps = [(d, a) for d, a in itertools.product((1, 2, 4), (1, 2, 4)) if d * a <= 8]
     for cores in Cores:
         arrangements = warps if cores is Cores.WARPS else [(4 * n, 1) for n in (1, 2, 3, 4)]

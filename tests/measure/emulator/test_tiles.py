@@ -50,7 +50,8 @@ def test_images_are_read_as_matrices(stack) -> None:
 
     point = POINT.format("warps", 32, 32, 32, 4, 1, 2)
     checked(stack, convolution("float16", (9, 10, 24), 40, 3, 2, after="bias"), point)
-    checked(stack, convolution("float16", (7, 7, 32), 64, 1, after="add"), point)
+    thirds = POINT.format("warps", 32, 32, 48, 4, 1, 2)
+    checked(stack, convolution("float16", (7, 7, 48), 64, 1, after="add"), point, thirds)
 
 
 def test_what_follows_may_have_stages_of_its_own_before_the_product(stack) -> None:
@@ -87,7 +88,8 @@ def test_hoppers_groups_are_right(stack) -> None:
     point = POINT.format("groups", 64, 64, 64, 3, 4, 1)
     checked(stack, product("bfloat16", (64, 64, 128), batches=2), point)
     checked(stack, product("int8", (64, 96, 160), (False, True)), point)
-    checked(stack, convolution("float16", (9, 9, 16), 64, 3), point)
+    thirds = POINT.format("groups", 64, 64, 48, 3, 4, 1)
+    checked(stack, convolution("float16", (9, 9, 16), 64, 3), point, thirds)
 
 
 def test_factors_of_ten_bits_are_told_by_the_library(stack) -> None:
