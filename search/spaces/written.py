@@ -128,12 +128,12 @@ class Fitting(Generic[W]):
     """A kernel that a family can write for a target.
 
     Attributes:
-        ways: its points, likeliest first; fits: whether one is such, or could be; expected: the
-            seconds of one; figures: see `FewWays`.
+        ways: its points, likeliest first, which whoever writes one of them need not know; fits:
+            whether one is such, or could be; expected: the seconds of one; figures: see `FewWays`.
         write: the kernel at a point.
     """
 
-    ways: Sequence[W]
+    ways: Callable[[], Sequence[W]]
     fits: Callable[[W], bool]
     expected: Callable[[W], float]
     figures: tuple[float, ...]
@@ -155,11 +155,12 @@ class Family(Generic[W]):
 
     def space(self, workload: Any, target: Target) -> FewWays[W] | None:
         found = self.fitting(workload, target)
-        if found is None or not found.ways:
+        ways = found.ways() if found is not None else ()
+        if found is None or not ways:
             return None
         # There is nothing to schedule: the kernel is written once the point is known.
         return FewWays(
-            self.name, workload, found.ways, found.expected, lambda _s, _w: None, found.figures
+            self.name, workload, ways, found.expected, lambda _s, _w: None, found.figures
         )
 
     def in_full(self, function: Any, target: Target, point: str) -> Any:

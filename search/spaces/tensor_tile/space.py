@@ -34,9 +34,8 @@ def _fitting(workload: Any, target: Target) -> Fitting[TensorTile] | None:
     def expected(tile: TensorTile) -> float:
         return expected_s(Plan(matrices, tile), arch)
 
-    ways = sorted(possible(matrices, arch), key=expected)[:KEPT]
     return Fitting(
-        ways,
+        lambda: sorted(possible(matrices, arch), key=expected)[:KEPT],
         lambda tile: Plan(matrices, tile).fits(arch),
         expected,
         figures_of(matrices),

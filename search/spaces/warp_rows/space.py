@@ -31,7 +31,7 @@ def _fitting(workload: Any, target: Target) -> Fitting[WarpRows] | None:
         return expected_s(one, of, arch)
 
     return Fitting(
-        sorted(possible(of, arch), key=expected),
+        lambda: sorted(possible(of, arch), key=expected),
         lambda one: fits(one, of, arch),
         expected,
         figures_of(of),
