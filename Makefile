@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(CURDIR)/demo
-# Whole files to a worker. One that dies ends the run: with another in its place xdist may hang.
-TWO := -n 2 --dist loadfile --max-worker-restart=0
+# Whole files to a worker, in their own order: by their number of tests the longest would come last.
+# One that dies ends the run: with another in its place xdist may hang.
+TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: setup demo test fast torture lint format bench lock clean

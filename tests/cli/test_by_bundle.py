@@ -140,28 +140,6 @@ def test_a_gpu_that_no_network_leads_to(tmp_path: Path, device: Device) -> None:
     look_at(done, bundles, tmp_path / "home", 3)
 
 
-@needs_compiler
-def test_a_target_without_a_device_is_built_and_never_promoted(tmp_path: Path) -> None:
-    env = {"TUNEFARM_HOME": str(tmp_path / "home"), "TUNEFARM_CACHE": str(tmp_path / "cache")}
-    model = models.single_matmul(tmp_path / "matmul.onnx", 96)
-    target = f"{GPU}:precision=tf32"
-    done = tunefarm("submit", model, "--targets", target, "--no-device", "build", "--json", **env)
-    assert done.code == 0, done.err[-3000:]
-    row = done.json["targets"][target]
-    assert row["verdict"] == "UNMEASURED"
-    assert row["speedup"] is None
-    assert row["parity"] == {"max_abs_err": None, "max_rel_err": None, "passed": None}
-    bundle = open_bundle(Path(row["artifact"]))
-    manifest = bundle.manifest
-    assert manifest["kernels"][0]["tuned"]
-    assert manifest["device"]["sku"] == ""
-    assert manifest["target"]["precision"] == manifest["computed_in"] == "tf32"
-    assert manifest["precision"] == ["float32"]
-    assert b"tensor-tile" in bundle.read("schedules.json")
-    pulled = tunefarm("artifacts", "pull", "matmul", "-o", tmp_path / "release", **env)
-    assert pulled.code != 0, "what nobody has run must not be released"
-
-
 def test_bundles_and_reports_are_carried_by_hand(
     tmp_path: Path, home: Home, device: Device
 ) -> None:

@@ -12,13 +12,14 @@ pytestmark = [pytest.mark.tvm, needs_compiler]
 POINT = "tensor-tile cores={} rows={} columns={} depth={} stages={} down={} across={}"
 
 
-@pytest.fixture(scope="module", params=["sm_80", "sm_90"])
+@pytest.fixture(scope="module")
 def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     from tests.paper_gpu import stack_on_paper
     from tunefarm.devices.gpu import completed
     from tunefarm.devices.target import parse_target
 
-    target = completed(parse_target(f"cuda:arch={request.param}:precision=tf32"))
+    arch = getattr(request, "param", "sm_80")
+    target = completed(parse_target(f"cuda:arch={arch}:precision=tf32"))
     with stack_on_paper(tmp_path_factory.mktemp("paper"), target) as made:
         yield made
 
