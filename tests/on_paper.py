@@ -21,9 +21,16 @@ def on_paper(*command: object, arch: str = "sm_80") -> subprocess.CompletedProce
 
 
 def submitted(*arguments: object) -> dict[str, Any]:
+    """The row of the one target."""
+    (row,) = all_submitted(*arguments).values()
+    return row
+
+
+def all_submitted(*arguments: object) -> dict[str, dict[str, Any]]:
     done = on_paper("submit", *arguments, "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    (row,) = json.loads(done.stdout)["targets"].values()
-    assert row["verdict"] == "UNMEASURED"
-    assert row["speedup"] is None
-    return row
+    rows: dict[str, dict[str, Any]] = json.loads(done.stdout)["targets"]
+    for row in rows.values():
+        assert row["verdict"] == "UNMEASURED"
+        assert row["speedup"] is None
+    return rows
