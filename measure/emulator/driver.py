@@ -31,6 +31,8 @@ _CUDA = 13000
 _MEMORY = 4 << 30
 _L2 = 4 << 20
 _MULTIPROCESSORS = 4
+_ELEMENTS = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}
+"""Bytes of an element, by the driver's number of its type (``CUtensorMapDataType``)."""
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 
 
@@ -271,8 +273,28 @@ class Driver:
             lambda: self.machine.launch(module, name, grid, block, arguments, shared), given.stream
         )
 
-    def cuTensorMapEncodeTiled(self, *_: Any) -> int:
-        return 801
+    def cuTensorMapEncodeTiled(
+        self, place: int, kind: int, rank: int, address: int, extents: int, strides: int,
+        box: int, steps: int, interleave: int, swizzle: int, _promotion: int, fill: int,
+    ) -> int:  # fmt: skip
+        from tunefarm.measure.emulator.engine import TensorMap
+
+        def read(at: int, of: Any, count: int) -> tuple[int, ...]:
+            return tuple((of * count).from_address(at)) if count else ()
+
+        wide, short = ctypes.c_uint64, ctypes.c_uint32
+        if interleave or fill or set(read(steps, short, rank)) != {1} or place % 64:
+            return INVALID
+        try:
+            made = TensorMap(
+                _ELEMENTS[kind], address, read(extents, wide, rank),
+                read(strides, wide, rank - 1), read(box, short, rank), swizzle,
+            )  # fmt: skip
+        except (KeyError, ValueError) as error:
+            print(f"GPU of paper: {error}", file=sys.stderr)
+            return INVALID
+        ctypes.memmove(place, made.packed(), 128)
+        return 0
 
     def _do(self, what: Callable[[], None], stream: int | None) -> None:
         if stream in self._capturing:
@@ -426,7 +448,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "cuLaunchKernelEx": (_P, _P, _P, _P),
     "cuGetErrorName": (_I, _P),
     "cuGetErrorString": (_I, _P),
-    "cuTensorMapEncodeTiled": (_P, _I, ctypes.c_uint, _P),
+    "cuTensorMapEncodeTiled": (_P, _I, ctypes.c_uint, *[_P] * 5, *[_I] * 4),
     "cudaGetDeviceCount": (_P,),
     "cudaGetDevice": (_P,),
     "cudaSetDevice": (_I,),

@@ -50,7 +50,7 @@ class Groups:
 
     def __init__(self, run: Any) -> None:
         self._run = run
-        self._closed = np.zeros((run.blocks, max(1, run.threads // GROUP)), np.int32)
+        self._closed = np.zeros((run.blocks, -(-run.threads // GROUP)), np.int32)
         self._reading: list[_Reading] = []
         self._busy = np.zeros(len(run.shared.bytes) // _PIECE, np.int64)
         self._unfenced = np.zeros(run.shape, bool)
@@ -80,11 +80,18 @@ class Groups:
         if (self._unfenced.any(-1) & here.any(-1)).any():
             raise Race("tensor cores read shared memory that was written without a fence")
         pieces = places.reshape(*here.shape, -1) // _PIECE
+        self._told(here, pieces, self._run.engine.may_read)
         self._reading.append(_Reading(here.copy(), self._closed.copy(), pieces))
         self._busy += self._counted(pieces[here])
 
     def _counted(self, pieces: Array) -> Array:
         return np.bincount(pieces.reshape(-1), minlength=len(self._busy))
+
+    def _told(self, here: Array, pieces: Array, what: Callable[..., None]) -> None:
+        """Whoever watches copies, of what these groups read: as their first warps'."""
+        if self._run.barriers.used and here.any():
+            block, group = (one[:, None] for one in np.nonzero(here))
+            what(block, group * (GROUP // _WARP), pieces[here])
 
     def close(self, here: Array) -> None:
         self._closed = self._closed + here
@@ -93,23 +100,30 @@ class Groups:
         for one in self._reading:
             done = one.left & here & (one.since < self._closed - but)
             self._busy -= self._counted(one.pieces[done])
+            self._told(done, one.pieces, self._run.engine.has_read)
             one.left = one.left & ~done
         self._reading = [one for one in self._reading if one.left.any()]
 
 
 def _by_group(run: Any, value: Array) -> Array:
-    """(blocks, groups, threads of a group)."""
-    return np.broadcast_to(value, run.shape).reshape(run.blocks, -1, GROUP)
+    """(blocks, groups, threads of a group); the last may be none, and lack some."""
+    full = np.broadcast_to(value, run.shape)
+    if lacking := -run.threads % GROUP:
+        full = np.pad(full, ((0, 0), (0, lacking)))
+    return full.reshape(run.blocks, -1, GROUP)
+
+
+def _by_thread(run: Any, value: Array) -> Array:
+    """The contrary."""
+    return value.reshape(run.blocks, -1)[:, : run.threads]
 
 
 def _together(run: Any) -> Array:
     """Which groups are here, (blocks, groups).
 
     Raises:
-        EmulatorError: of one only some threads are, or the block is not made of groups.
+        EmulatorError: of one only some threads are.
     """
-    if run.threads % GROUP:
-        raise EmulatorError("a block that is not made of groups of four warps")
     active = _by_group(run, run.active())
     whole = active.all(-1)
     if (active.any(-1) != whole).any():
@@ -182,7 +196,7 @@ def _multiply(translator: Any, instruction: Instruction) -> Step:
             )
         made = multiplied(of, lefts, np.swapaxes(rights, -1, -2), to, total, to)
         for number, put in enumerate(puts):
-            put(run, made[..., row[:, number], column[:, number]].reshape(run.shape))
+            put(run, _by_thread(run, made[..., row[:, number], column[:, number]]))
 
     return step
 

@@ -13,12 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from tunefarm.measure.emulator.barriers import Barriers
 from tunefarm.measure.emulator.copies import Copies
-from tunefarm.measure.emulator.faults import EmulatorError, NeverEnds, Unsupported
+from tunefarm.measure.emulator.engine import PIECE, Engine
+from tunefarm.measure.emulator.faults import (
+    EmulatorError,
+    IllegalAddress,
+    NeverEnds,
+    Unsupported,
+)
 from tunefarm.measure.emulator.groups import Groups
 from tunefarm.measure.emulator.memory import (
     GLOBAL,
     LOCAL,
+    PARAMETER_BITS,
+    PARAMETERS,
     SHARED,
     WARP_BITS,
     Blocks,
@@ -164,6 +173,8 @@ class Run:
         self.moment = np.zeros((self.blocks, self.threads), np.int64)
         self.copies = Copies(self)
         self.groups = Groups(self)
+        self.barriers = Barriers(self)
+        self.engine = Engine(self)
         self.at = 0
         self.mask: Array | None = None
         self.alive = np.broadcast_to(self.thread < threads, self.shape).copy()
@@ -184,9 +195,14 @@ class Run:
     def _run(self) -> None:
         where = np.zeros(self.shape, np.int32)
         ready = self.alive
-        waiting = np.zeros(self.shape, bool)
+        waiting, staying = (np.zeros(self.shape, bool) for _ in range(2))
         while True:
             if not ready.any():
+                if staying.any():
+                    if not self.barriers.turned():
+                        raise NeverEnds("threads wait for a barrier's phase that nobody ends")
+                    ready, staying = staying, np.zeros(self.shape, bool)
+                    continue
                 if not waiting.any():
                     return
                 self._met()
@@ -205,7 +221,7 @@ class Run:
                     step(self)
                 self.at = block.last
                 if block.ends == "barrier":
-                    if whole and not waiting.any():
+                    if whole and not (waiting.any() or staying.any()):
                         self._met()
                         number = block.after
                         continue
@@ -213,6 +229,14 @@ class Run:
                     waiting |= now
                     ready = ready & ~now
                     break
+                if block.ends == "wait":
+                    assert block.passes is not None
+                    passing = block.passes(self)
+                    if not passing[now].all():
+                        stay = now & ~passing
+                        where[stay], where[now & passing] = number, block.after
+                        staying, ready = staying | stay, ready & ~stay
+                        break
                 if block.ends == "exit":
                     leaving = now & self._said(block.guard)
                     self.alive = self.alive & ~leaving
@@ -248,6 +272,7 @@ class Run:
     def _met(self) -> None:
         """All threads of each block, at a barrier."""
         self.moment = ((self.moment >> WARP_BITS) + 1) << WARP_BITS
+        self.barriers.all_met()
 
     def warps_met(self) -> None:
         self.moment = self.moment + (1 if self.mask is None else self.mask.astype(np.int64))
@@ -270,6 +295,7 @@ class Run:
         places = memory.checked(offsets, size, self.mask)
         if memory is self.shared and self.watches:
             self.watched(self.shared.watch.reads, places, size)
+            self._touched(places, writes=False)
         each = np.dtype(dtype).itemsize
         return [memory.read(places + n, dtype) for n in range(0, size, each)]
 
@@ -283,6 +309,7 @@ class Run:
             self.watched(self.shared.watch.writes, places, size)
             self.groups.writes(places if self.mask is None else places[self.mask])
             self.groups.wrote(self.active())
+            self._touched(places, writes=True)
         active = self.mask
         for number, value in enumerate(values):
             full = np.broadcast_to(value, self.shape)
@@ -290,6 +317,24 @@ class Run:
                 memory.write(places + number * each, full)
             else:
                 memory.write(places[active] + number * each, full[active])
+
+    def _touched(self, places: Array, writes: bool) -> None:
+        if self.barriers.used:
+            active = self.active()
+            block, thread = np.nonzero(np.broadcast_to(active, self.shape))
+            at = np.broadcast_to(places, self.shape)[block, thread]
+            self.engine.touches(block, thread // WARP, at // PIECE, writes)
+
+    def parameter(self, address: int) -> bytes:
+        """What a kernel's parameter holds.
+
+        Raises:
+            IllegalAddress: there is none.
+        """
+        number, within = divmod(address - PARAMETERS, 1 << PARAMETER_BITS)
+        if not 0 <= number < len(self.parameters) or within:
+            raise IllegalAddress(f"{address:#x} is no parameter")
+        return [*self.parameters.values()][number]
 
     def add_to(self, space: str, address: Array, value: Array, combine: Any) -> Array:
         """What each thread found, having combined it with `value`, one after another."""

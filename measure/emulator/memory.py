@@ -18,6 +18,9 @@ from tunefarm.measure.emulator.values import Array
 GLOBAL = 1 << 40
 SHARED = 1 << 48
 LOCAL = 1 << 49
+PARAMETERS = 1 << 50
+PARAMETER_BITS = 16
+"""Of an address among a kernel's parameters, that are within one of them."""
 _GRAIN = 256
 """What allocations begin at multiples of; between two lies as much that is nobody's."""
 UNWRITTEN = 0xFF

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.measure.emulator import groups, warps
+from tunefarm.measure.emulator import barriers, engine, groups, warps
 from tunefarm.measure.emulator.faults import Unsupported
-from tunefarm.measure.emulator.memory import LOCAL, SHARED
+from tunefarm.measure.emulator.memory import LOCAL, PARAMETER_BITS, PARAMETERS, SHARED
 from tunefarm.measure.emulator.operations import COMBINED, operation
 from tunefarm.measure.emulator.ptx import (
     SIZES,
@@ -43,9 +43,10 @@ class Block:
 
     Attributes:
         steps: (number of the instruction, what it does).
-        ends: ``falls`` into the next block, ``branch``, ``barrier`` or ``exit``.
+        ends: ``falls`` into the next block, ``branch``, ``barrier``, ``wait`` or ``exit``.
         last: number of the instruction that ends it.
         after, target: numbers of the next block, and of the one that a branch leads to.
+        passes: of a ``wait``, which is all that its block is: who goes on.
     """
 
     steps: tuple[tuple[int, Step], ...]
@@ -54,6 +55,7 @@ class Block:
     guard: Register | None
     after: int
     target: int = -1
+    passes: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ def translate(kernel: Kernel, constants: dict[str, int]) -> Code:
     local, local_size = _laid_out(kernel.local, LOCAL)
     make = _Translator(kernel, {**constants, **shared, **local})
     code = kernel.instructions
-    starts = sorted({0, *kernel.labels.values(), *(n + 1 for n, i in enumerate(code) if _ends(i))})
+    starts = sorted({0, *kernel.labels.values(), *(n + 1 for n, i in enumerate(code) if _ends(i)),
+                     *(n for n, i in enumerate(code) if _ends(i) == "wait")})  # fmt: skip
     starts = [one for one in starts if one < len(code)]
     number = {start: index for index, start in enumerate(starts)}
     blocks = []
@@ -92,7 +95,11 @@ def translate(kernel: Kernel, constants: dict[str, int]) -> Code:
             label = code[end - 1].operands[-1]
             assert isinstance(label, Symbol)
             target = number.get(kernel.labels[label.name], len(starts))
-        blocks.append(Block(steps, how or "falls", end - 1, code[end - 1].guard, index + 1, target))
+        last = code[end - 1]
+        passes = barriers.waiting(make, last) if how == "wait" else None
+        blocks.append(
+            Block(steps, how or "falls", end - 1, last.guard, index + 1, target, passes)
+        )
     blocks.append(Block((), "exit", max(len(code) - 1, 0), None, len(starts) + 1))
     return Code(kernel, tuple(blocks), shared_size, local_size, _grain(code))
 
@@ -119,6 +126,8 @@ def _ends(instruction: Instruction) -> str:
         return "branch"
     if name in ("ret", "exit"):
         return "exit"
+    if barriers.waits(instruction):
+        return "wait"
     if name in ("bar", "barrier") and instruction.parts[1] != "warp":
         known = instruction.parts[1:2] in (("sync",), ("cta",)) and len(instruction.operands) == 1
         if not known or instruction.guard is not None:
@@ -210,6 +219,11 @@ class _Translator:
             if name not in SPECIAL:
                 raise Unsupported(name)
             return lambda run: resized(run.special[name], dtype)
+        parameters = [parameter for parameter, _ in self._kernel.parameters]
+        if name in parameters:
+            place = PARAMETERS + (parameters.index(name) << PARAMETER_BITS)
+            constant = UNSIGNED[np.dtype(dtype).itemsize](place)
+            return lambda run: constant
         raise Unsupported(f"the name {name}")
 
     def put(self, operand: Operand, kind: str) -> Callable[[Any, Array], None]:
@@ -375,7 +389,9 @@ class _Translator:
     def _cp(self, instruction: Instruction) -> Step:
         """Copies that go on beside: ``cp.async`` in its three forms."""
         parts = instruction.parts
-        if parts[1] != "async" or "bulk" in parts:
+        if parts[:3] == ("cp", "async", "bulk"):
+            return engine.make(self, instruction)
+        if parts[1] != "async":
             raise Unsupported(instruction.text)
         if parts[2] == "commit_group":
             return lambda run: run.copies.close()
@@ -404,5 +420,6 @@ class _Translator:
     # ------------------------------------------------------------------------------- warps
 
     def _of_a_warp(self, instruction: Instruction) -> Callable[[Instruction], Step] | None:
-        make = {**warps.KNOWN, "wgmma": groups.make}.get(instruction.parts[0])
+        others = {"wgmma": groups.make, "mbarrier": barriers.make}
+        make = {**warps.KNOWN, **others}.get(instruction.parts[0])
         return None if make is None else lambda one: make(self, one)

@@ -195,6 +195,10 @@ def _access(run: Any, space: str, address: Array, size: int, writes: bool) -> tu
         note = run.shared.watch.writes if writes else run.shared.watch.reads
         all_of_it = np.full(int(active.sum()), ALL_OF_A_WARP, np.int32)
         note(places[active], size, all_of_it, warp[active].astype(np.int32), moment[active])
+        if run.barriers.used:
+            block = np.broadcast_to(np.arange(run.blocks)[:, None, None, None], offsets.shape)
+            pieces = places[active] // 16
+            run.engine.touches(block[active], warp[active], pieces, writes)
     return memory, places
 
 

@@ -51,6 +51,12 @@ def all_of(conditions: Sequence[Any]) -> Any:
     return found
 
 
+def once(body: Any, name: str, buffers: Sequence[Any] = ()) -> Any:
+    """`body` as a block of its own, which TVM's schedules ask for, with buffers of its own."""
+    block = SBlock([], [], [], name, body, alloc_buffers=list(buffers))
+    return SBlockRealize([], tirx.const(True, "bool"), block)
+
+
 def number(value: int) -> Any:
     return tirx.const(value, "int32")
 
@@ -104,8 +110,7 @@ class Writer:
     def launch(self, body: Any, buffers: list[Any], threads: dict[str, tuple[Any, int]]) -> Any:
         """`threads`: what each index of a thread is called in `body`, and its extent, innermost
         first."""
-        block = SBlock([], [], [], "launched", body, alloc_buffers=buffers)
-        inside = SBlockRealize([], tirx.const(True, "bool"), block)
+        inside = once(body, "launched", buffers)
         for name, (variable, extent) in threads.items():
             over = tvm.ir.Range(0, extent)
             axis = tirx.IterVar(over, variable, tirx.IterVar.ThreadIndex, name)
@@ -116,8 +121,7 @@ class Writer:
 def whole(function: Any, body: Any, buffers: list[Any]) -> Any:
     """`function` with `body`, one launch or several, in the place of what it was; `buffers` that
     these hand on to each other."""
-    block = SBlock([], [], [], "root", body, alloc_buffers=buffers)
-    return function.with_body(SBlockRealize([], tirx.const(True, "bool"), block))
+    return function.with_body(once(body, "root", buffers))
 
 
 # ----------------------------------------------------------------------------- their families

@@ -91,6 +91,11 @@ class Shape:
         return down, self.right.lines // self.warps_across // MMA_COLUMNS
 
     @property
+    def groups(self) -> int:
+        """Of four warps."""
+        return self.warps_down * self.warps_across * 32 // GROUP
+
+    @property
     def held(self) -> int:
         """Sums of a thread."""
         down, across = self.fragments

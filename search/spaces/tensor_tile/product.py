@@ -19,6 +19,7 @@ from tunefarm.search.spaces.expressions import (
     loads_of,
     uses,
 )
+from tunefarm.search.spaces.tensor_tile.box import Tensor, tensor_of
 from tunefarm.search.spaces.form import Stage, only_reduction, sums_from_zero
 from tunefarm.search.splice import renamed
 
@@ -107,6 +108,10 @@ class Product:
     @property
     def element_bytes(self) -> int:
         return numpy_dtype(self.dtype).itemsize
+
+    def tensor(self, operand: Operand) -> Tensor | None:
+        """An operand as Hopper's copy engine sees it, None where it cannot."""
+        return tensor_of(self.block, operand, self.batch, self.depth)
 
 
 def product_of(workload: Any) -> Product | None:

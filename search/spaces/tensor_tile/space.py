@@ -6,16 +6,18 @@ from typing import Any
 
 from tunefarm.devices.gpu import arch_of, multiplies_tf32
 from tunefarm.devices.target import Target
-from tunefarm.search.spaces.tensor_tile.product import product_of
+from tunefarm.search.spaces.tensor_tile.engine_writer import EngineWriter
+from tunefarm.search.spaces.tensor_tile.product import Product, product_of
 from tunefarm.search.spaces.tensor_tile.tile import (
+    Feed,
     Plan,
     TensorTile,
     expected_s,
     figures_of,
     possible,
 )
-from tunefarm.search.spaces.tensor_tile.writer import matrices_of, written
-from tunefarm.search.spaces.written import Family, Fitting
+from tunefarm.search.spaces.tensor_tile.writer import TileWriter, matrices_of
+from tunefarm.search.spaces.written import Family, Fitting, whole
 
 KEPT = 512
 """Of a kernel's points: the likeliest. There may be thousands, and what the model takes to be ten
@@ -39,8 +41,14 @@ def _fitting(workload: Any, target: Target) -> Fitting[TensorTile] | None:
         lambda tile: Plan(matrices, tile).fits(arch),
         expected,
         figures_of(matrices),
-        lambda tile: written(workload["main"], product, tile),
+        lambda tile: _written(workload["main"], product, Plan(matrices, tile)),
     )
+
+
+def _written(function: Any, product: Product, plan: Plan) -> Any:
+    """`function`, which computes `product`, as a kernel that computes it by `plan`."""
+    writer = EngineWriter if plan.tile.feed is Feed.ENGINE else TileWriter
+    return whole(function, *writer(product, plan).kernel())
 
 
 TENSOR_TILES = Family("tensor-tile", TensorTile, _fitting)

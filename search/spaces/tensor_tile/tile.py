@@ -12,6 +12,7 @@ from math import ceil, log2
 from tunefarm.devices.gpu import Arch
 from tunefarm.search.spaces import gpu_costs as costs
 from tunefarm.search.spaces.family import Way
+from tunefarm.search.spaces.tensor_tile.box import MOST_BOX
 from tunefarm.search.spaces.tensor_tile.device_text import (
     GROUP,
     GROUP_ROWS,
@@ -20,6 +21,7 @@ from tunefarm.search.spaces.tensor_tile.device_text import (
     STEP_BYTES,
     Shape,
 )
+from tunefarm.search.spaces.tensor_tile.engine_text import PAIR
 from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, TileLayout
 
 PAD = 8
@@ -33,6 +35,9 @@ _MOST_DEEP = 65535
 """Blocks along any but a launch's first dimension."""
 
 
+_WARP = 32
+
+
 class Cores(enum.StrEnum):
     """Whose instructions multiply: a warp's (from sm_80 on), or Hopper's for groups of four."""
 
@@ -40,9 +45,18 @@ class Cores(enum.StrEnum):
     GROUPS = "groups"
 
 
+class Feed(enum.StrEnum):
+    """Who copies operands to shared memory: the threads that multiply, or Hopper's copy engine,
+    which one thread beside them asks."""
+
+    THREADS = "threads"
+    ENGINE = "engine"
+
+
 @dataclass(frozen=True)
 class Matrices:
-    """A product in figures; see `product.Product`. `pieces`: bytes that are copied at once."""
+    """A product in figures; see `product.Product`. `pieces`: bytes that threads copy at once;
+    `boxes`: whether both operands lie as the copy engine wants it."""
 
     batches: int
     rows: int
@@ -54,6 +68,7 @@ class Matrices:
     left_deep: bool
     right_deep: bool
     pieces: tuple[int, int]
+    boxes: bool = False
 
     @property
     def readable(self) -> bool:
@@ -76,6 +91,7 @@ class TensorTile(Way):
         split: blocks that share one tile's depth.
         band: tiles by rows that come one after another, so that blocks which run at a time have
             operands in common.
+        feed: the engine's feeds groups alone.
     """
 
     cores: Cores
@@ -87,15 +103,21 @@ class TensorTile(Way):
     across: int
     split: int = 1
     band: int = 1
+    feed: Feed = Feed.THREADS
 
     def coordinates(self) -> tuple[float, ...]:
         sizes = (self.rows, self.columns, self.depth, self.down * self.across, self.split)
         return (*(log2(one) for one in sizes), float(self.stages), log2(self.band) / 2,
-                2.0 * (self.cores is Cores.GROUPS))  # fmt: skip
+                2.0 * (self.cores is Cores.GROUPS) + (self.feed is Feed.ENGINE))  # fmt: skip
+
+    @property
+    def multiplying(self) -> int:
+        """Threads of a block that multiply: the first ones."""
+        return _WARP * self.down * self.across
 
     @property
     def threads(self) -> int:
-        return 32 * self.down * self.across
+        return self.multiplying + (_WARP if self.feed is Feed.ENGINE else 0)
 
 
 @dataclass(frozen=True)
@@ -128,10 +150,21 @@ class Plan:
         return (self.tile.columns + PAD) * costs.SUM_BYTES
 
     @property
-    def shared_bytes(self) -> int:
-        """Of a block: the operands of all stages, and in the end the sums in their place."""
+    def _tile_bytes(self) -> int:
+        """The operands of all stages, and in the end the sums in their place."""
         operands = self.tile.stages * self.stage_bytes
-        return max(operands, self.tile.rows * self.laid_row) + ALIGNED
+        return max(operands, self.tile.rows * self.laid_row)
+
+    @property
+    def barriers_at(self) -> int:
+        """Bytes from where tiles begin to the barriers, which are of eight bytes each."""
+        return -(-self._tile_bytes // PAIR) * PAIR
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block."""
+        pairs = self.tile.stages * PAIR if self.tile.feed is Feed.ENGINE else 0
+        return self.barriers_at + pairs + ALIGNED
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -153,6 +186,8 @@ class Plan:
     @property
     def copies(self) -> tuple[int, int]:
         """That a thread does in a step, of each operand."""
+        if self.tile.feed is Feed.ENGINE:
+            return 0, 0
         left, right = self.matrices.pieces
         threads = self.tile.threads
         return (
@@ -182,9 +217,11 @@ class Plan:
             return False
         if tile.cores is Cores.WARPS and down * across > 64:
             return False
-        if any(size % tile.threads for size in self._pieces) or self.steps < 1:
+        if tile.feed is Feed.ENGINE and not self._engine_fits:
             return False
-        if self.matrices.batches * tile.split > _MOST_DEEP:
+        if tile.feed is Feed.THREADS and any(size % tile.threads for size in self._pieces):
+            return False
+        if self.steps < 1 or self.matrices.batches * tile.split > _MOST_DEEP:
             return False
         return (
             arch.warp <= tile.threads <= arch.threads
@@ -208,8 +245,17 @@ class Plan:
             and tile.across == 1
             and tile.rows == tile.down * MMA_ROWS
             and tile.rows % GROUP_ROWS == 0
-            and tile.threads % GROUP == 0
+            and tile.multiplying % GROUP == 0
             and tile.columns <= 256
+        )
+
+    @property
+    def _engine_fits(self) -> bool:
+        sides = (self.shape.left, self.shape.right)
+        return (
+            self.matrices.boxes
+            and self.tile.cores is Cores.GROUPS
+            and all(one.across <= MOST_BOX for one in sides)
         )
 
 
@@ -218,7 +264,8 @@ def possible(matrices: Matrices, arch: Arch) -> Iterator[TensorTile]:
     per_step = STEP_BYTES // matrices.element_bytes
     depths = [per_step * n for n in (1, 2, 3, 4)]
     warps = [(d, a) for d, a in itertools.product((1, 2, 4), (1, 2, 4)) if d * a <= 8]
-    for cores in Cores:
+    ways = [(Cores.WARPS, Feed.THREADS), *((Cores.GROUPS, feed) for feed in Feed)]
+    for cores, feed in ways:
         arrangements = warps if cores is Cores.WARPS else [(4 * n, 1) for n in (1, 2, 3, 4)]
         for (down, across), rows, columns in itertools.product(
             arrangements, (16, 32, 64, 128, 192, 256), (16, 32, 64, 96, 128, 192, 256)
@@ -226,12 +273,12 @@ def possible(matrices: Matrices, arch: Arch) -> Iterator[TensorTile]:
             if _too_much(matrices.rows, rows, 16) or _too_much(matrices.columns, columns, 16):
                 continue
             for depth, stages in itertools.product(depths, (3, 4, 5, 6)):
-                first = TensorTile(cores, rows, columns, depth, stages, down, across)
+                first = TensorTile(cores, rows, columns, depth, stages, down, across, feed=feed)
                 if not Plan(matrices, first).fits(arch):
                     continue
                 for split, band in itertools.product((1, 2, 4, 8, 16), (1, 4, 8)):
                     tile = TensorTile(
-                        cores, rows, columns, depth, stages, down, across, split, band
+                        cores, rows, columns, depth, stages, down, across, split, band, feed
                     )
                     if _sensible(Plan(matrices, tile), arch):
                         yield tile

@@ -21,7 +21,7 @@ from tvm_ffi import structural_map
 from tunefarm.search.spaces.tensor_tile import device_text as text
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
 from tunefarm.search.spaces.tensor_tile.product import Operand, Product
-from tunefarm.search.spaces.tensor_tile.tile import VECTOR, Matrices, Plan, TensorTile
+from tunefarm.search.spaces.tensor_tile.tile import VECTOR, Matrices, Plan
 from tunefarm.search.spaces.written import (
     Writer,
     all_of,
@@ -30,7 +30,6 @@ from tunefarm.search.spaces.written import (
     local,
     number,
     when,
-    whole,
 )
 from tunefarm.search.splice import renamed
 
@@ -51,15 +50,13 @@ def matrices_of(product: Product) -> Matrices:
         product.left.deep,
         product.right.deep,
         (product.left.piece * size, product.right.piece * size),
+        all(product.tensor(operand) is not None for operand in (product.left, product.right)),
     )
 
 
-def written(function: Any, product: Product, tile: TensorTile) -> Any:
-    """`function`, which computes `product`, as a kernel that computes it by `tile`."""
-    return whole(function, *_TileWriter(product, Plan(matrices_of(product), tile)).kernel())
+class TileWriter(Writer):
+    """Of kernels whose threads copy what they multiply."""
 
-
-class _TileWriter(Writer):
     def __init__(self, product: Product, plan: Plan) -> None:
         super().__init__()
         self._product, self._plan = product, plan
@@ -75,10 +72,14 @@ class _TileWriter(Writer):
 
     def kernel(self) -> tuple[Any, list[Any]]:
         """Its text, and the buffers that it allocates."""
-        first = self._summing()
+        launches = [*self._before(), self._summing()]
         if self._parts is None:
-            return first, []
-        return tirx.SeqStmt([first, self._finish()]), [self._parts]
+            return tirx.SeqStmt(launches), []
+        return tirx.SeqStmt([*launches, self._finish()]), [self._parts]
+
+    def _before(self) -> list[Any]:
+        """What the host does."""
+        return []
 
     def _summing(self) -> Any:
         """The first launch."""
@@ -224,14 +225,14 @@ class _TileWriter(Writer):
         vectors = tile.columns // self._vector
 
         def one(turn: Any) -> Any:
-            which = turn * tile.threads + self._thread
+            which = turn * tile.multiplying + self._thread
             line = tirx.floordiv(which, vectors)
             beside = tirx.floormod(which, vectors) * self._vector
             there = all_of(
                 [
                     self._inside(row + line, self._product.rows, tile.rows),
                     self._inside(column + beside, self._product.columns, tile.columns),
-                    None if tile.rows * vectors % tile.threads == 0 else line < tile.rows,
+                    None if tile.rows * vectors % tile.multiplying == 0 else line < tile.rows,
                 ]
             )
             place = self._start + tirx.Cast("uint32", line * plan.laid_row + beside * 4)
@@ -246,14 +247,23 @@ class _TileWriter(Writer):
 
             return when(there, tirx.SeqStmt([pick, self.vector(self._vector, stored)]))
 
-        count = ceil(tile.rows * vectors / tile.threads)
-        met = text.copies_met(0, False)
+        count = ceil(tile.rows * vectors / tile.multiplying)
+        laid = call(text.lay_down(plan.shape, plan.laid_row), self._sums.data, self._start)
+        vectors_ = self.loop("vector", count, tirx.ForKind.SERIAL, one)
         return [
-            call(met),  # nobody reads operands any more
-            call(text.lay_down(plan.shape, plan.laid_row), self._sums.data, self._start),
-            call(met),
-            self.loop("vector", count, tirx.ForKind.SERIAL, one),
+            self._met(),  # nobody reads operands any more
+            self._of_multiplying(laid),
+            self._met(),
+            self._of_multiplying(vectors_),
         ]
+
+    def _met(self) -> Any:
+        """All threads of a block."""
+        return call(text.copies_met(0, False))
+
+    def _of_multiplying(self, body: Any) -> Any:
+        """Of the threads that have sums."""
+        return body
 
     def _finish(self) -> Any:
         """The second launch: each thread adds up some neighbouring columns' parts."""

@@ -1,0 +1,203 @@
+"""Barriers in shared memory (``mbarrier``): phases that end once enough threads have come and all
+expected bytes too; and what each warp knows of the others by them.
+
+NVIDIA, Parallel Thread Execution ISA, "mbarrier". What a warp has done before it came to a barrier,
+those know who have seen the phase end: each warp has a clock of every other's doings (Fidge and
+Mattern's vector clocks), and a barrier hands them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tunefarm.measure.emulator.faults import EmulatorError, Unsupported
+from tunefarm.measure.emulator.ptx import Instruction, Literal, Symbol
+from tunefarm.measure.emulator.values import Array
+
+Step = Callable[[Any], None]
+_BYTES = 8
+"""Of a barrier."""
+_MOST = 64
+"""Barriers of a block."""
+WARP = 32
+
+
+class Barriers:
+    """Of one `machine.Run`.
+
+    Attributes:
+        used: whether there are any.
+        clocks: what a warp knows of each warp's doings, (blocks, warps, warps).
+        seen: phases of each barrier that a warp has seen the end of, (blocks, warps, barriers).
+        phases: that are over, (blocks, barriers).
+    """
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self.used = False
+        self._turned = False
+
+    def _begin(self) -> None:
+        """There are seldom any."""
+        blocks, warps = self._run.blocks, self._run.threads // WARP
+        self.used = True
+        self._numbers = np.full(len(self._run.shared.bytes) // blocks // _BYTES, -1, np.int32)
+        self._made = 0
+        self._threads, self._missing, self.phases = (
+            np.zeros((blocks, _MOST), np.int32) for _ in range(3)
+        )
+        self._bytes = np.zeros((blocks, _MOST), np.int64)
+        self.clocks = np.zeros((blocks, warps, warps), np.int32)
+        self.clocks[:] = np.eye(warps, dtype=np.int32)
+        self._gathered, self._handed = (
+            np.zeros((blocks, _MOST, warps), np.int32) for _ in range(2)
+        )
+        self.seen = np.zeros((blocks, warps, _MOST), np.int32)
+
+    def make(self, address: Array, threads: int) -> None:
+        """Of as many threads; each thread that is here makes one."""
+        if not self.used:
+            self._begin()
+        for offset in np.unique(self._offsets(address)[self._run.active()]):
+            if self._numbers[offset // _BYTES] < 0:
+                if self._made == _MOST:
+                    raise Unsupported(f"more than {_MOST} barriers of a block")
+                self._numbers[offset // _BYTES] = self._made
+                self._made += 1
+        block, _, number = self._places(address)
+        self._threads[block, number] = self._missing[block, number] = threads
+        self._bytes[block, number] = self.phases[block, number] = 0
+
+    def _offsets(self, address: Array) -> Array:
+        _, offsets = self._run.window("shared", address, self._run.mask)
+        self._run.shared.checked(np.broadcast_to(offsets, self._run.shape), _BYTES, self._run.mask)
+        return np.broadcast_to(offsets, self._run.shape)
+
+    def here(self, address: Array) -> tuple[Array, Array, Array]:
+        """Block, thread and barrier of each thread that is here.
+
+        Raises:
+            EmulatorError: there is no barrier.
+        """
+        block, thread, number = self._places(address)
+        if (number < 0).any() or (self._threads[block, number] == 0).any():
+            raise EmulatorError("no barrier was made there")
+        return block, thread, number
+
+    def _places(self, address: Array) -> tuple[Array, Array, Array]:
+        block, thread = np.nonzero(np.broadcast_to(self._run.active(), self._run.shape))
+        offsets = self._offsets(address)[block, thread]
+        number = self._numbers[offsets // _BYTES] if self.used else np.full(len(block), -1)
+        return block, thread, number
+
+    def come(self, address: Array, expected: Array | None) -> None:
+        """Each thread that is here comes to its barrier, and expects so many bytes more."""
+        block, thread, number = self.here(address)
+        warp = thread // WARP
+        np.subtract.at(self._missing, (block, number), 1)
+        if expected is not None:
+            more = np.broadcast_to(expected, self._run.shape)[block, thread]
+            np.add.at(self._bytes, (block, number), more.astype(np.int64))
+        np.maximum.at(self._gathered, (block, number), self.clocks[block, warp])
+        self.clocks[block, warp, warp] += 1
+        self._turn()
+
+    def bytes_came(self, block: int, number: int, size: int) -> None:
+        self._bytes[block, number] -= size
+        self._turn()
+
+    def _turn(self) -> None:
+        """Begin the next phase of those barriers that have all that they wait for.
+
+        Raises:
+            EmulatorError: of something there was more.
+        """
+        if (self._missing < 0).any():
+            raise EmulatorError("more threads come to a barrier than it was made for")
+        complete = (self._missing == 0) & (self._threads > 0)
+        if (complete & (self._bytes < 0)).any():
+            raise EmulatorError("more bytes come to a barrier than were expected")
+        complete &= self._bytes == 0
+        if complete.any():
+            self._turned = True
+            self.phases += complete
+            self._missing[complete] = self._threads[complete]
+            self._handed[complete] = self._gathered[complete]
+
+    def over(self, address: Array, parity: Array) -> Array:
+        """Which of the threads that are here find that phase over; they know from now on what all
+        that came to it knew."""
+        block, thread, number = self.here(address)
+        asked = np.broadcast_to(parity, self._run.shape)[block, thread].astype(np.int64)
+        over = self.phases[block, number] % 2 != asked & 1
+        block, thread, number = block[over], thread[over], number[over]
+        warp = thread // WARP
+        np.maximum.at(self.clocks, (block, warp), self._handed[block, number])
+        np.maximum.at(self.seen, (block, warp, number), self.phases[block, number])
+        found = np.zeros(self._run.shape, bool)
+        found[block, thread] = True
+        return found
+
+    def all_met(self) -> None:
+        """All threads of each block at its own barrier: each warp knows what any knew."""
+        if self.used:
+            self.clocks[:] = self.clocks.max(1, keepdims=True)
+            self.clocks += np.eye(self.clocks.shape[1], dtype=np.int32)
+            self.seen[:] = self.seen.max(1, keepdims=True)
+
+    def turned(self) -> bool:
+        """Whether a phase has ended since this was asked last."""
+        turned, self._turned = self._turned, False
+        return turned
+
+
+def make(translator: Any, instruction: Instruction) -> Step:
+    """All but waiting, see `waiting`.
+
+    Raises:
+        Unsupported: what is not known.
+    """
+    parts, operands = instruction.parts, instruction.operands
+    if parts[1] == "init":
+        place, count = operands
+        assert isinstance(count, Literal), instruction.text
+        address, threads = translator.address(place), int(count.text)
+        return lambda run: run.barriers.make(address(run), threads)
+    rest = {*parts[2:]} - {"expect_tx", "release", "cta", "shared", "shared::cta", "b64"}
+    if parts[1] != "arrive" or rest or operands[0] != Symbol("_"):
+        raise Unsupported(instruction.text)
+    address = translator.address(operands[1])
+    if "expect_tx" in parts:
+        expected = translator.value(operands[2], "u32")
+        return lambda run: run.barriers.come(address(run), expected(run))
+    if len(operands) > 2:
+        raise Unsupported(instruction.text)
+    return lambda run: run.barriers.come(address(run), None)
+
+
+def waits(instruction: Instruction) -> bool:
+    """Whether threads may have to stay at it."""
+    return instruction.parts[:2] == ("mbarrier", "try_wait")
+
+
+def waiting(translator: Any, instruction: Instruction) -> Callable[[Any], Array]:
+    """Which of the threads that are here go on; a GPU lets the others ask again.
+
+    Raises:
+        Unsupported: what is not known.
+    """
+    target, place, parity, *rest = instruction.operands
+    if "parity" not in instruction.parts or rest or instruction.guard is not None:
+        raise Unsupported(instruction.text)
+    put, address = translator.put(target, "pred"), translator.address(place)
+    asked = translator.value(parity, "u32")
+
+    def over(run: Any) -> Array:
+        found: Array = run.barriers.over(address(run), asked(run))
+        put(run, np.bool_(True))  # of those who stay it is not read
+        return found
+
+    return over

@@ -1,0 +1,152 @@
+"""Operands as Hopper's copy engine sees them: a box of a tensor, moved to shared memory at once.
+
+The engine is told once, by the host, of a tensor's sizes and strides and of the box's; then one
+thread names a corner. Beyond a tensor's ends it makes zeros. What it asks of sizes and addresses:
+NVIDIA, CUDA Driver API, ``cuTensorMapEncodeTiled``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir.expr import Var
+from tvm.sym import Analyzer
+
+from tunefarm.frontend.dtypes import numpy_dtype
+from tunefarm.search.spaces.form import Stage
+from tunefarm.search.splice import renamed
+
+MOST_RANK = 5
+MOST_BOX = 256
+"""Elements of a box along any dimension."""
+_ALIGNED = 16
+"""Bytes, at a multiple of which all but the innermost neighbours lie."""
+_LONGEST = 1 << 32
+
+
+class Along(enum.Enum):
+    """What a dimension counts."""
+
+    LINES = enum.auto()
+    DEPTH = enum.auto()
+    BATCHES = enum.auto()
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """`stride`: in elements, from one to the next; `within`: of how many batches, that are counted
+    within it, each of them is."""
+
+    along: Along
+    extent: int
+    stride: int
+    within: int = 1
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An operand's dimensions, innermost first."""
+
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.dimensions)
+
+
+def tensor_of(
+    block: Stage,
+    operand: Any,
+    batch: Sequence[int],
+    depth: Sequence[int],
+) -> Tensor | None:
+    """An operand of a product as the engine can be told of it; None where its lines or its depth
+    are no single dimension, part of it is padding, or it does not lie as the engine wants it.
+
+    Args:
+        operand: a `product.Operand`.
+        batch, depth: positions of axes, outermost first.
+    """
+    if operand.condition is not None:
+        return None
+    strides = _strides(block, operand)
+    if strides is None:
+        return None
+    found: list[Dimension] = []
+    for along, axes in (
+        (Along.BATCHES, batch),
+        (Along.LINES, operand.lines),
+        (Along.DEPTH, depth),
+    ):
+        extents = [block.axes[axis].extent for axis in axes]
+        joined = _joined(along, extents, [strides[axis] for axis in axes])
+        if along is not Along.BATCHES and len(joined) != 1:
+            return None
+        found += joined
+    found.sort(key=lambda one: one.stride)
+    size = numpy_dtype(str(operand.buffer.dtype)).itemsize
+    inner, *outer = found
+    if inner.stride != 1 or inner.along is Along.BATCHES or len(found) > MOST_RANK:
+        return None
+    least = inner.extent
+    for one in outer:
+        if one.stride < least or one.stride * size % _ALIGNED or one.extent >= _LONGEST:
+            return None
+        least = one.stride * one.extent
+    return Tensor(tuple(found))
+
+
+def _strides(block: Stage, operand: Any) -> list[int] | None:
+    """Elements from one value of each of the block's axes to the next, where that is the same
+    everywhere, and the first element is the buffer's."""
+    analyzer = Analyzer()
+    variables = [one.var for one in block.node.iter_vars]
+    for variable, axis in zip(variables, block.axes, strict=True):
+        analyzer.bind(variable, tvm.ir.Range(0, axis.extent), True)
+    place: Any = tirx.const(0, str(operand.indices[0].ty.dtype))
+    for index, extent in zip(operand.indices, operand.buffer.shape, strict=True):
+        place = place * extent + index
+    nought = {variable: tirx.const(0, str(variable.ty.dtype)) for variable in variables}
+    if _whole(analyzer, renamed(place, nought)) != 0:
+        return None
+    found = []
+    for variable, axis in zip(variables, block.axes, strict=True):
+        if axis.extent == 1:
+            found.append(0)
+            continue
+        # Of all but the last value: from there on nothing follows.
+        before = Var("before", variable.ty)
+        analyzer.bind(before, tvm.ir.Range(0, axis.extent - 1), True)
+        here, there = (renamed(place, {variable: before + step}) for step in (0, 1))
+        stride = _whole(analyzer, there - here)
+        if stride is None:
+            return None
+        found.append(stride)
+    return found
+
+
+def _whole(analyzer: Any, expression: Any) -> int | None:
+    made = analyzer.simplify(expression)
+    return int(made.value) if isinstance(made, tirx.IntImm) else None
+
+
+def _joined(along: Along, extents: list[int], strides: list[int]) -> list[Dimension]:
+    """Axes, outermost first, as dimensions, innermost first: those that count on from each other
+    are one."""
+    found: list[Dimension] = []
+    within = 1
+    for extent, stride in zip(reversed(extents), reversed(strides), strict=True):
+        if extent == 1:
+            continue
+        last = found[-1] if found else None
+        if last is not None and stride == last.stride * last.extent:
+            found[-1] = replace(last, extent=last.extent * extent)
+        else:
+            found.append(Dimension(along, extent, stride, within))
+        within *= extent
+    return found

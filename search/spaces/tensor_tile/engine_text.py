@@ -1,0 +1,90 @@
+"""CUDA C++ of what passes between Hopper's copy engine, the one thread that asks it for tiles, and
+the groups that multiply them.
+
+Each step in shared memory has two barriers: one says that its operands are there, the other
+that all groups have read them. Their phases, and the bytes that one waits for: NVIDIA, Parallel
+Thread Execution ISA, "Parallel Synchronization and Communication Instructions: mbarrier", and "Data
+Movement and Conversion Instructions: cp.async.bulk.tensor".
+"""
+
+from __future__ import annotations
+
+from tunefarm.search.spaces.tensor_tile.device_text import GROUP
+from tunefarm.search.spaces.written import Function, device_function
+
+THERE, READ = 0, 8
+"""Bytes from a step's pair of barriers to each of them."""
+PAIR = 16
+
+
+def barriers_made(stages: int, groups: int) -> Function:
+    """All of a block's, seen by the block and by the engine."""
+    body = f"""\
+  if (threadIdx.x == 0) {{
+    #pragma unroll
+    for (int stage = 0; stage < {stages}; ++stage) {{
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
+        :: "r"(barriers + stage * {PAIR} + {THERE}) : "memory");
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], {groups};"
+        :: "r"(barriers + stage * {PAIR} + {READ}) : "memory");
+    }}
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }}
+  __syncthreads();"""
+    name = f"tunefarm_barriers_made_{stages}_{groups}"
+    return device_function(name, "void", "unsigned barriers", body)
+
+
+def met() -> Function:
+    """Until all threads of the block are here."""
+    return device_function("tunefarm_met", "void", "", "  __syncthreads();")
+
+
+def waited() -> Function:
+    """Until a barrier's phase of that parity is over."""
+    body = """\
+  unsigned over;
+  do {
+    asm volatile("{\\n.reg .pred p;\\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\\n"
+      "selp.u32 %0, 1, 0, p;\\n}"
+      : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
+  } while (!over);"""
+    arguments = "unsigned barrier, unsigned parity"
+    return device_function("tunefarm_waited", "void", arguments, body)
+
+
+def expected(size: int) -> Function:
+    """That many bytes, by the barrier that says when they are there."""
+    body = (
+        f'  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], {size};"\n'
+        '    :: "r"(barrier) : "memory");'
+    )
+    return device_function(f"tunefarm_expected_{size}", "void", "unsigned barrier", body)
+
+
+def fetched(rank: int) -> Function:
+    """A box from its corner on, whose coordinates are innermost first; `barrier` counts its
+    bytes."""
+    names = [f"c{n}" for n in range(rank)]
+    places = ", ".join(f"%{n + 2}" for n in range(rank))
+    operands = ", ".join(f'"r"({name})' for name in names)
+    body = (
+        f'  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier'
+        '::complete_tx::bytes "\n'
+        f'    "[%0], [%1, {{{places}}}], [%{rank + 2}];"\n'
+        f'    :: "r"(to), "l"(map), {operands}, "r"(barrier) : "memory");'
+    )
+    arguments = ["unsigned to", "unsigned long long map", "unsigned barrier"]
+    arguments += [f"int {name}" for name in names]
+    return device_function(f"tunefarm_fetched_{rank}", "void", ", ".join(arguments), body)
+
+
+def read() -> Function:
+    """A group has done with a step's operands; `barrier` counts groups."""
+    body = (
+        f"  if (threadIdx.x % {GROUP} == 0)\n"
+        '    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"\n'
+        '      :: "r"(barrier) : "memory");'
+    )
+    return device_function("tunefarm_read", "void", "unsigned barrier", body)
