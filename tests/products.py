@@ -76,6 +76,19 @@ def product(
     return _finished([a, b], te.compute((*many, rows, columns), term, "c"), dtype, after)
 
 
+def attention(dtype: str, batches: int, rows: int, heads: int, depth: int) -> tvm.IRModule:
+    """Its scores, of queries and keys whose heads lie side by side in a row."""
+    shape = (batches, rows, heads, depth)
+    q, k = (te.placeholder(shape, dtype, name) for name in "qk")
+    d = te.reduce_axis((0, depth), "d")
+
+    def term(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return te.sum(_wide(q, (b, i, h, d), dtype) * _wide(k, (b, j, h, d), dtype), d)
+
+    scores = te.compute((batches, heads, rows, rows), term, "scores")
+    return _finished([q, k], scores, dtype, "")
+
+
 def convolution(
     dtype: str,
     image: tuple[int, int, int],

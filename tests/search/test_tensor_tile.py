@@ -17,6 +17,7 @@ from tunefarm.search.space import Point
 from tunefarm.search.spaces.tensor_tile.layout import CHUNK, TileLayout
 from tunefarm.search.spaces.tensor_tile.tile import (
     Cores,
+    Feed,
     Matrices,
     Plan,
     TensorTile,
@@ -26,9 +27,10 @@ from tunefarm.search.spaces.tensor_tile.tile import (
 )
 
 A100, H100, TURING = (arch_of(parse_target(f"cuda:arch=sm_{n}")) for n in (80, 90, 75))
-SQUARE = Matrices(1, 4096, 4096, 4096, "float16", "float32", 2, True, False, (16, 16))
+SQUARE = Matrices(1, 4096, 4096, 4096, "float16", "float32", 2, True, False, (16, 16), True)
 TILE = TensorTile(Cores.WARPS, 128, 128, 32, 4, 2, 2)
 GROUPS = TensorTile(Cores.GROUPS, 128, 256, 64, 4, 8, 1)
+FED = replace(GROUPS, feed=Feed.ENGINE)
 
 layouts = st.builds(
     TileLayout,
@@ -91,6 +93,7 @@ matrices = st.builds(
     left_deep=st.booleans(),
     right_deep=st.booleans(),
     pieces=st.sampled_from([(16, 16), (8, 16), (4, 4)]),
+    boxes=st.booleans(),
 )
 
 
@@ -109,6 +112,7 @@ def test_every_tile_fits_and_wastes_no_block(of: Matrices, arch: Any) -> None:
         assert plan.steps * tile.depth * tile.split >= of.length
         assert plan.steps * tile.depth * (tile.split - 1) < of.length, "the last has terms too"
         assert tile.cores is Cores.WARPS or arch.warp_groups
+        assert tile.feed is Feed.THREADS or (of.boxes and tile.cores is Cores.GROUPS)
         least = of.batches * of.rows * of.columns * of.length
         peak = arch.tensor_lanes * arch.multiprocessors * 1.4e9
         assert expected_s(plan, arch) > least / peak, "nothing is faster than the multiplying"
@@ -141,6 +145,18 @@ def test_groups_are_of_four_warps_each_with_sixteen_rows(change: dict[str, Any])
     assert Plan(SQUARE, GROUPS).fits(H100)
     assert not Plan(SQUARE, GROUPS).fits(A100)
     assert not Plan(SQUARE, replace(GROUPS, **change)).fits(H100)
+    assert not Plan(SQUARE, replace(FED, **change)).fits(H100)
+
+
+def test_the_copy_engine_feeds_groups_whose_operands_are_boxes() -> None:
+    assert Plan(SQUARE, FED).fits(H100)
+    assert Plan(SQUARE, FED).tile.threads == GROUPS.threads + 32
+    assert not Plan(replace(SQUARE, boxes=False), FED).fits(H100)
+    assert not Plan(SQUARE, replace(TILE, feed=Feed.ENGINE)).fits(H100)
+    plan = Plan(SQUARE, FED)
+    assert plan.barriers_at % 8 == 0
+    assert plan.barriers_at >= max(FED.stages * plan.stage_bytes, FED.rows * plan.laid_row)
+
 
 
 def test_bytes_that_would_have_to_be_turned_have_no_tiles() -> None:
@@ -158,6 +174,8 @@ def test_the_hardware_model_prefers_what_people_would() -> None:
         return min(possible(of, arch), key=lambda tile: expected_s(Plan(of, tile), arch))
 
     assert best(SQUARE, H100).cores is Cores.GROUPS
+    assert best(SQUARE, H100).feed is Feed.ENGINE
+    assert best(replace(SQUARE, boxes=False), H100).feed is Feed.THREADS
     large = best(SQUARE, A100)
     assert large.rows * large.columns >= 128 * 128
     assert large.split == 1
@@ -171,6 +189,7 @@ def test_figures_tell_products_and_tiles_apart() -> None:
     other = replace(SQUARE, right_deep=True)
     assert figures_of(SQUARE) != figures_of(other)
     assert TILE.coordinates() != replace(TILE, stages=5).coordinates()
+    assert GROUPS.coordinates() != FED.coordinates()
 
 
 # ------------------------------------------------------------------------- with the compiler
@@ -211,6 +230,45 @@ def test_kernels_are_read_as_products() -> None:
     )
     assert read(product("float16", (33, 35, 17))) is None, "no two elements lie together"
     assert read(convolution("float16", (14, 14, 3), 64, 3)) is None
+
+
+@pytest.mark.tvm
+def test_operands_are_boxes_of_tensors() -> None:
+    """Innermost first: what a dimension counts, how many, how far apart, how many batches each."""
+    from tests.products import attention, convolution, product
+    from tunefarm.search.spaces.tensor_tile.box import Along, Dimension
+    from tunefarm.search.spaces.tensor_tile.product import product_of
+
+    lines, depth, batches = Along.LINES, Along.DEPTH, Along.BATCHES
+
+    def read(module: Any) -> list[tuple[Dimension, ...] | None]:
+        found = product_of(module)
+        assert found is not None
+        tensors = [found.tensor(operand) for operand in (found.left, found.right)]
+        return [None if one is None else one.dimensions for one in tensors]
+
+    assert read(product("float16", (64, 96, 128))) == [
+        (Dimension(depth, 128, 1), Dimension(lines, 64, 128)),
+        (Dimension(lines, 96, 1), Dimension(depth, 128, 96)),
+    ]
+    turned = read(product("float16", (64, 96, 128), (True, True), 3))
+    assert turned[0] == (
+        *(Dimension(lines, 64, 1), Dimension(depth, 128, 64)),
+        Dimension(batches, 3, 128 * 64),
+    )
+    heads, _ = read(attention("float16", 3, 100, 2, 64))
+    assert heads == (
+        *(Dimension(depth, 64, 1), Dimension(batches, 2, 64), Dimension(lines, 100, 128)),
+        Dimension(batches, 3, 12800, within=2),
+    )
+    image, taps = read(convolution("float16", (14, 14, 32), 64, 1))
+    assert image == (Dimension(depth, 32, 1), Dimension(lines, 196, 32))
+    assert taps is not None
+    strided = read(convolution("float16", (14, 14, 32), 64, 1, 2))
+    assert strided[0] is None, "rows of pixels that are not side by side"
+    padded = read(convolution("float16", (14, 14, 32), 64, 3))
+    assert padded[0] is None, "padding, and windows"
+    assert read(product("float16", (64, 96, 100)))[0] is None, "lines of 200 bytes"
 
 
 @pytest.mark.tvm

@@ -22,8 +22,9 @@ SEED = int(os.environ.get("TUNEFARM_TORTURE_SEED", "1"))
 
 
 def picked(ways: Sequence[Any], rng: random.Random) -> list[int]:
-    """Three, of each kind of cores one at least."""
-    kinds = {way.cores: number for number, way in rng.sample(list(enumerate(ways)), len(ways))}
+    """Three, of each kind of cores, and of who feeds them, one at least."""
+    drawn = rng.sample(list(enumerate(ways)), len(ways))
+    kinds = {(way.cores, way.feed): number for number, way in drawn}
     others = rng.sample(range(len(ways)), min(3, len(ways)))
     return list(dict.fromkeys([*kinds.values(), *others]))[:3]
 
@@ -56,7 +57,7 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
                 assert made is not None
                 outcome = stack.screened(kernel, made.trace)
                 assert outcome.failure is None, (outcome.failure, words, space.ways[number])
-                counts[space.ways[number].cores] += 1
+                counts[f"{space.ways[number].cores} {space.ways[number].feed}"] += 1
                 counts["shared sums"] += space.ways[number].split > 1
     report(**counts)
 

@@ -81,10 +81,10 @@ def fetched(rank: int) -> Function:
 
 
 def read() -> Function:
-    """A group has done with a step's operands; `barrier` counts groups."""
-    body = (
-        f"  if (threadIdx.x % {GROUP} == 0)\n"
-        '    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"\n'
-        '      :: "r"(barrier) : "memory");'
-    )
+    """A group has done with a step's operands; `barrier` counts groups. A predicate, and no branch:
+    what follows, the threads of a group do together."""
+    body = f"""\
+  asm volatile("{{\\n.reg .pred p;\\nsetp.eq.u32 p, %1, 0;\\n"
+    "@p mbarrier.arrive.shared::cta.b64 _, [%0];\\n}}"
+    :: "r"(barrier), "r"(threadIdx.x % {GROUP}) : "memory");"""
     return device_function("tunefarm_read", "void", "unsigned barrier", body)

@@ -22,7 +22,7 @@ from tunefarm.search.spaces.tensor_tile.device_text import (
     Shape,
 )
 from tunefarm.search.spaces.tensor_tile.engine_text import PAIR
-from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, TileLayout
+from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, WIDTHS, TileLayout
 
 PAD = 8
 """Sums between the rows that are laid down, so that neighbouring rows begin in other banks."""
@@ -335,7 +335,7 @@ def expected_s(plan: Plan, arch: Arch) -> float:
     parts = (
         multiplying,
         (read + plan.stage_bytes) / costs.SHARED_BYTES,
-        plan.stage_bytes / costs.FETCHED_BYTES,
+        _fetched(plan) / costs.FETCHED_BYTES,
         sum(plan.copies) * tile.threads / arch.warp * costs.COPY,
     )
     busy = costs.overlapped(parts, _SEEN)
@@ -348,6 +348,14 @@ def expected_s(plan: Plan, arch: Arch) -> float:
     if tile.band == 1 and down * across > 2 * arch.multiprocessors and down > 1 < across:
         cycles *= 1.05  # operands come from memory again
     return cycles / costs.HERTZ
+
+
+def _fetched(plan: Plan) -> float:
+    """Bytes of a step, those that come along unasked for with the engine's shorter lines as well."""
+    if plan.tile.feed is Feed.THREADS:
+        return plan.stage_bytes
+    sides = (plan.shape.left, plan.shape.right)
+    return sum(one.bytes * WIDTHS[0] / one.width for one in sides)
 
 
 def figures_of(one: Matrices) -> tuple[float, ...]:

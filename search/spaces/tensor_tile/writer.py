@@ -72,10 +72,11 @@ class TileWriter(Writer):
 
     def kernel(self) -> tuple[Any, list[Any]]:
         """Its text, and the buffers that it allocates."""
-        launches = [*self._before(), self._summing()]
-        if self._parts is None:
-            return tirx.SeqStmt(launches), []
-        return tirx.SeqStmt([*launches, self._finish()]), [self._parts]
+        text_ = [*self._before(), self._summing()]
+        if self._parts is not None:
+            text_.append(self._finish())
+        whole = text_[0] if len(text_) == 1 else tirx.SeqStmt(text_)
+        return whole, [] if self._parts is None else [self._parts]
 
     def _before(self) -> list[Any]:
         """What the host does."""

@@ -191,7 +191,7 @@ def test_a_group_is_four_warps() -> None:
         product_of(*simple(when="@%p2"))
     code, content = simple()
     gpu = Gpu()
-    with pytest.raises(EmulatorError, match="groups of four warps"):
+    with pytest.raises(EmulatorError, match="only some threads of a group"):
         gpu.run(code, 1, 96, gpu.put(padded(content)), gpu.put(np.zeros((128, 8), np.float32)))
 
 

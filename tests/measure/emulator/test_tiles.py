@@ -93,6 +93,25 @@ def test_hoppers_groups_are_right(stack) -> None:
     checked(stack, convolution("float16", (9, 9, 16), 64, 3), point, thirds)
 
 
+@pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
+def test_what_hoppers_copy_engine_fetches_is_right(stack) -> None:
+    """In steps beyond the end of the depth, from a place in the midst of a batch, shared sums."""
+    from tests.paper_gpu import checked
+    from tests.products import attention, convolution, product
+
+    point = POINT.format("groups", 64, 64, 64, 3, 4, 1)
+    two = POINT.format("groups", 128, 128, 64, 4, 8, 1)
+    batches = product("float16", (200, 136, 328), batches=2, after="bias")
+    checked(stack, batches, f"{two} feed=engine", f"{point} split=2 feed=engine")
+    turned = product("bfloat16", (136, 200, 200), (True, False), 3, "add")
+    checked(stack, turned, f"{point} band=4 feed=engine")
+    bytes_ = POINT.format("groups", 64, 64, 128, 3, 4, 1)
+    checked(stack, product("int8", (100, 144, 272), (False, True)), f"{bytes_} feed=engine")
+    checked(stack, convolution("float16", (7, 7, 64), 64, 1), f"{point} feed=engine")
+    heads = attention("float16", 3, 100, 2, 64)
+    checked(stack, heads, f"{point} feed=engine")
+
+
 def test_factors_of_ten_bits_are_told_by_the_library(stack) -> None:
     """And their results are allowed what rounding them costs, which is more than float32's."""
     from tests.paper_gpu import trace_of
