@@ -18,6 +18,7 @@ import json
 import re
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from crossbuild import (
     sums,
     target_of,
 )
-from gpu_shapes import CONVOLUTIONS, PRODUCTS
+from gpu_shapes import ATTENTION, CONVOLUTIONS, PRODUCTS
 from tvm import te, topi
 
 from tunefarm.devices.target import Target
@@ -52,6 +53,8 @@ from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.scheduler.exchange import WHEELS
 
 COMPILE_LIMIT_S = 300.0
+PARTS = ("attention q k", "attention softmax", "attention p v")
+"""Of attention, which rivals have as one kernel, and `table` as the three's sum."""
 PLANTED = "planted fault"
 
 
@@ -81,6 +84,8 @@ def kernels() -> dict[str, Callable[[], list[Any]]]:
             continue
         found[f"softmax {dtype}"] = lambda d=dtype: softmax(d)
         found[f"layer norm {dtype}"] = lambda d=dtype: layer_norm(d)
+        heads, rows, _ = ATTENTION
+        found[f"attention softmax {dtype}"] = lambda d=dtype, n=(heads * rows, rows): softmax(d, *n)
         found[f"attention q k {dtype}"] = lambda d=dtype: scores(d)
         found[f"attention p v {dtype}"] = lambda d=dtype: mixed(d)
     return found
@@ -196,15 +201,39 @@ def table(directory: Path) -> str:
         "| kernel | untuned us | tuned us | by | right, of | " + " | ".join(names) + " |",
         "|---" * (5 + len(names)) + "|",
     ]
-    for kernel in dict.fromkeys(row["kernel"] for row in rows):
-        mine = [(n, row) for n, row in enumerate(rows) if row["kernel"] == kernel]
-        lines.append(_row(kernel, mine, report.answers, rivals["kernels"].get(kernel, {}), names))
+    rows_of = {
+        kernel: _row([o for o in enumerate(rows) if o[1]["kernel"] == kernel], report.answers)
+        for kernel in dict.fromkeys(row["kernel"] for row in rows)
+    }
+    for dtype in ("float16", "float32"):
+        parts = [rows_of.get(f"{part} {dtype}") for part in PARTS]
+        if all(part is not None and part.best_s for part in parts):
+            rows_of[f"attention {dtype}"] = _together([part for part in parts if part])
+    for kernel, row in rows_of.items():
+        times = rivals["kernels"].get(kernel, {})
+        ratios = [
+            f"{times[n] / row.best_s:.2f}" if times.get(n) and row.best_s else "-" for n in names
+        ]
+        lines.append("| " + " | ".join([kernel, *row.cells(), *ratios]) + " |")
     return "\n".join(lines)
 
 
-def _row(
-    kernel: str, mine: list[Any], answers: Any, rivals: dict[str, float], names: list[str]
-) -> str:
+@dataclass(frozen=True)
+class Row:
+    """A kernel's untuned time and its best, in seconds; 0 where there is none."""
+
+    untuned_s: float
+    best_s: float
+    by: str
+    right: int
+    tried: int
+
+    def cells(self) -> list[str]:
+        times = [f"{one * 1e6:.1f}" if one else "-" for one in (self.untuned_s, self.best_s)]
+        return [*times, self.by, f"{self.right}, {self.tried}"]
+
+
+def _row(mine: list[Any], answers: Any) -> Row:
     times = {
         n: statistics.median(answers[n].screening.samples)
         for n, _ in mine
@@ -212,16 +241,19 @@ def _row(
     }
     if not times:
         failures = {answers[n].failure.kind.value for n, _ in mine if n in answers}
-        return f"| {kernel} | - | - | {', '.join(sorted(failures)) or 'not run'} | 0, {len(mine)} |"
+        return Row(0.0, 0.0, ", ".join(sorted(failures)) or "not run", 0, len(mine))
     best = min(times, key=lambda n: times[n])
-    untuned = times.get(mine[0][0])
     how = next(row["schedule"] for n, row in mine if n == best)
-    ratios = [f"{rivals[n] / times[best]:.2f}" if rivals.get(n) else "-" for n in names]
-    first = f"{untuned * 1e6:.1f}" if untuned else "-"
-    return (
-        f"| {kernel} | {first} | {times[best] * 1e6:.1f} | {how} | {len(times)}, {len(mine)} | "
-        + " | ".join(ratios)
-        + " |"
+    return Row(times.get(mine[0][0], 0.0), times[best], how, len(times), len(mine))
+
+
+def _together(parts: list[Row]) -> Row:
+    return Row(
+        sum(part.untuned_s for part in parts),
+        sum(part.best_s for part in parts),
+        "the three together",
+        sum(part.right for part in parts),
+        sum(part.tried for part in parts),
     )
 
 

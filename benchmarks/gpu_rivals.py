@@ -1,9 +1,12 @@
 """What PyTorch makes of the kernels of `gpu.py` and the network of `gpu_network.py`, on the GPU of
 this machine; needs PyTorch, for the network torchvision, and `gpu_shapes.py` alone.
 
-    python gpu_rivals.py RESULTS.json [--seconds 0.2] [--no-inductor]
+    python gpu_rivals.py RESULTS.json [--seconds 0.2] [--inductor-s 240] [--kernels A,B]
 
-Eager (cuBLAS, cuDNN) and, unless told not to, Inductor with its widest search (which uses Triton).
+Eager (cuBLAS, cuDNN), then for as long as it is given Inductor with its widest search (which uses
+Triton), in float16 first, then eager once more: how far the two differ is what the GPU's clocks did
+meanwhile. What there is is written after each kernel.
+
 Medians over samples of several calls between two events of the device, with everything at hand, as
 `gpu.py`'s bundle has it; float32 without tf32, and where rows are called so with it. The network's
 weights are random, and its inputs come from the host and its outputs go there, as `gpu_network.py`
@@ -15,17 +18,17 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_shapes import CONVOLUTIONS, PRODUCTS
+from gpu_shapes import ATTENTION, CONVOLUTIONS, PRODUCTS
 from torch.nn import functional
 
 SAMPLE_MS = 2.0
-
-
+EAGER, LATER, INDUCTOR = "PyTorch", "PyTorch later", "Inductor"
 TF32 = "tf32"
 TYPES = {"float16": torch.float16, "float32": torch.float32, TF32: torch.float32}
 
@@ -59,7 +62,11 @@ def kernels(name: str) -> Named:
         lambda x, g, b: functional.layer_norm(x, [1024], g, b, 1e-5),
         [x, scale, shift],
     )
-    q, k, p = random(12, 512, 64), random(12, 512, 64), random(12, 512, 512)
+    heads, rows, depth = ATTENTION
+    q, k, v = (random(1, heads, rows, depth) for _ in range(3))
+    found[f"attention {name}"] = (functional.scaled_dot_product_attention, [q, k, v])
+    q, k, p = random(heads, rows, depth), random(heads, rows, depth), random(heads, rows, rows)
+    found[f"attention softmax {name}"] = (lambda x: functional.softmax(x, dim=-1), [p])
     found[f"attention q k {name}"] = (lambda q, k: torch.bmm(q, k.transpose(1, 2)), [q, k])
     found[f"attention p v {name}"] = (torch.bmm, [p, k])
     return found
@@ -106,28 +113,59 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--seconds", type=float, default=0.2)
-    parser.add_argument("--no-inductor", action="store_true")
+    parser.add_argument("--inductor-s", type=float, default=240.0)
+    parser.add_argument("--kernels", default="")
     a = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     rows: dict[str, dict[str, float]] = {}
-    versions = f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
-    for kind in TYPES:
-        torch.backends.cuda.matmul.allow_tf32 = kind == TF32
-        torch.backends.cudnn.allow_tf32 = kind == TF32
-        for name, (function, arguments) in {**kernels(kind), **networks(kind)}.items():
-            rows[name] = {"PyTorch": seconds(lambda f=function, x=arguments: f(*x), a.seconds)}
-            if not a.no_inductor:
-                try:
-                    torch._dynamo.reset()
-                    compiled = torch.compile(function, mode="max-autotune-no-cudagraphs")
-                    rows[name]["Inductor"] = seconds(
-                        lambda f=compiled, x=arguments: f(*x), a.seconds
-                    )
-                except Exception as error:  # a rival that fails is a row without it
-                    print(f"{name}: Inductor: {str(error).splitlines()[0][:200]}")
-            print(name, {rival: f"{s * 1e6:.1f} us" for rival, s in rows[name].items()}, flush=True)
-            found = {"device": torch.cuda.get_device_name(), "versions": versions, "kernels": rows}
-            a.results.write_text(json.dumps(found, indent=1) + "\n")
+    until: float | None = None
+
+    def kept() -> None:
+        about = {"device": torch.cuda.get_device_name(), "versions": versions()}
+        a.results.write_text(json.dumps({**about, "kernels": rows}, indent=1) + "\n")
+
+    for rival in (EAGER, INDUCTOR, LATER):
+        if rival == INDUCTOR:
+            until = time.monotonic() + a.inductor_s
+        for kind in TYPES:
+            torch.backends.cuda.matmul.allow_tf32 = kind == TF32
+            torch.backends.cudnn.allow_tf32 = kind == TF32
+            for name, (function, arguments) in {**kernels(kind), **networks(kind)}.items():
+                if a.kernels and name not in a.kernels.split(","):
+                    continue
+                if rival == INDUCTOR and until is not None and time.monotonic() > until:
+                    print(f"{name}: no time for {rival}", flush=True)
+                    continue
+                found = timed(rival, function, arguments, a.seconds)
+                if isinstance(found, str):  # a rival that fails is a row without it
+                    print(f"{name}: {rival}: {found}", flush=True)
+                    continue
+                rows.setdefault(name, {})[rival] = found
+                print(f"{name}: {rival} {found * 1e6:.1f} us", flush=True)
+                kept()
+
+
+def versions() -> str:
+    try:
+        import triton
+
+        compiler = f", Triton {triton.__version__}"
+    except ImportError:
+        compiler = ""
+    return f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}{compiler}"
+
+
+def timed(
+    rival: str, function: Callable[..., Any], arguments: list[torch.Tensor], budget_s: float
+) -> float | str:
+    """Seconds, or why there are none."""
+    try:
+        if rival == INDUCTOR:
+            torch._dynamo.reset()
+            function = torch.compile(function, mode="max-autotune-no-cudagraphs")
+        return seconds(lambda: function(*arguments), budget_s)
+    except Exception as error:  # of many types
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
 
 
 if __name__ == "__main__":

@@ -12,3 +12,5 @@ CONVOLUTIONS = (
     (7, 512, 512, 3),
 )
 """Of ResNet-50: rows, channels, filters, taps."""
+ATTENTION = (12, 512, 64)
+"""Heads, queries (and keys), and what each has."""

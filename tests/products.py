@@ -117,7 +117,10 @@ def drawn(rng: random.Random, dtype: str) -> tuple[str, tvm.IRModule]:
             *(rng.choice([1, 1, 2]), rng.choice([1, 1, 2]), after),
         )
         return f"convolution {dtype} {arguments}", convolution(dtype, *arguments)
-    step = {"int8": 16, "float32": 4}.get(dtype, 2)
+    if dtype != "int8" and rng.random() < 0.2:
+        whole = (rng.randint(1, 3), rng.randint(1, 150), rng.randint(1, 4), 8 * rng.randint(1, 12))
+        return f"attention {dtype} {whole}", attention(dtype, *whole)
+    step = rng.choice([{"int8": 16, "float32": 4}.get(dtype, 2), 16 if dtype == "int8" else 8])
     sizes = tuple(step * rng.randint(1, most // step) for most in (160, 160, 400))
     turned = (False, True) if dtype == "int8" else (rng.random() < 0.3, rng.random() < 0.5)
     if dtype == "float32":

@@ -97,9 +97,7 @@ def translate(kernel: Kernel, constants: dict[str, int]) -> Code:
             target = number.get(kernel.labels[label.name], len(starts))
         last = code[end - 1]
         passes = barriers.waiting(make, last) if how == "wait" else None
-        blocks.append(
-            Block(steps, how or "falls", end - 1, last.guard, index + 1, target, passes)
-        )
+        blocks.append(Block(steps, how or "falls", end - 1, last.guard, index + 1, target, passes))
     blocks.append(Block((), "exit", max(len(code) - 1, 0), None, len(starts) + 1))
     return Code(kernel, tuple(blocks), shared_size, local_size, _grain(code))
 

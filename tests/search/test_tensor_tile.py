@@ -158,7 +158,6 @@ def test_the_copy_engine_feeds_groups_whose_operands_are_boxes() -> None:
     assert plan.barriers_at >= max(FED.stages * plan.stage_bytes, FED.rows * plan.laid_row)
 
 
-
 def test_bytes_that_would_have_to_be_turned_have_no_tiles() -> None:
     whole = replace(SQUARE, dtype="int8", sums="int32", element_bytes=1)
     assert not list(possible(whole, A100))

@@ -188,7 +188,9 @@ class TileWriter(Writer):
             across, beside = tirx.floordiv(which, along), tirx.floormod(which, along) * piece
             inner_line, inner_term = (across, beside) if layout.deep else (beside, across)
             of_line, of_term = line + inner_line, term + inner_term
-            axes = self._axes(product.batch, batch)
+            # The other operand's lines do not count here, but for those of which there is one.
+            axes = self._axes(range(len(product.block.axes)), number(0))
+            axes |= self._axes(product.batch, batch)
             axes |= self._axes(operand.lines, of_line)
             axes |= self._axes(product.depth, of_term)
             indices = [self.simple(renamed(index, axes)) for index in operand.indices]

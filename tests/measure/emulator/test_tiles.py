@@ -44,6 +44,15 @@ def test_products_of_all_types_are_right(stack) -> None:
         checked(stack, product("float32", (40, 36, 44), (False, turned)), single)
 
 
+def test_a_single_head_is_a_product(stack) -> None:
+    from tests.paper_gpu import checked
+    from tests.products import attention
+
+    point = POINT.format("warps", 32, 32, 32, 3, 1, 2)
+    checked(stack, attention("float16", 1, 40, 1, 32), point)
+    checked(stack, attention("float16", 2, 40, 1, 32), point)
+
+
 def test_images_are_read_as_matrices(stack) -> None:
     """Padded and with strides, and without either."""
     from tests.paper_gpu import checked
