@@ -7,10 +7,10 @@ Eager (cuBLAS, cuDNN), then for as long as it is given Inductor with its widest 
 Triton), in float16 first, then eager once more: how far the two differ is what the GPU's clocks did
 meanwhile. What there is is written after each kernel.
 
-Medians over samples of several calls between two events of the device, with everything at hand, as
-`gpu.py`'s bundle has it; float32 without tf32, and where rows are called so with it. The network's
-weights are random, and its inputs come from the host and its outputs go there, as `gpu_network.py`
-has it.
+Medians over samples of several calls between two events of the device, in a graph, with everything
+at hand, as `gpu.py`'s bundle has it; float32 without tf32, and where rows are called so with it.
+The network's weights are random, and its inputs come from the host and its outputs go there, as
+`gpu_network.py` has it.
 """
 
 from __future__ import annotations
@@ -76,8 +76,11 @@ def networks(name: str) -> Named:
     """From the host to the host."""
     if name not in ("float16", TF32):
         return {}
-    from torchvision.models import resnet50
-
+    try:
+        from torchvision.models import resnet50
+    except (ImportError, RuntimeError) as error:  # the latter where it is another PyTorch's
+        print(f"no network: {error}", flush=True)
+        return {}
     dtype = TYPES[name]
     model = resnet50().eval().to("cuda", dtype).to(memory_format=torch.channels_last)
     image = torch.rand(1, 3, 224, 224, dtype=dtype)
@@ -91,22 +94,38 @@ def networks(name: str) -> Named:
     return {f"network resnet50 {name}": (infer, [image])}
 
 
-def seconds(call: Callable[[], Any], budget_s: float) -> float:
+def seconds(call: Callable[[], Any], budget_s: float, on_host: bool) -> float:
+    """Of one call; a graph of several is replayed, as `gpu.py`'s bundle does it, so that the host's
+    part of a call does not count, but where it is to (`on_host`)."""
     for _ in range(3):
         call()
+    torch.cuda.synchronize()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
-    def sample(number: int) -> float:
+    def sample(run: Callable[[], Any]) -> float:
         begin.record()
-        for _ in range(number):
-            call()
+        run()
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) / number
+        return begin.elapsed_time(end)
 
-    number = max(1, round(SAMPLE_MS / max(1e-4, sample(1))))
+    number = max(1, round(SAMPLE_MS / max(1e-3, sample(call))))
+
+    def several() -> None:
+        for _ in range(number):
+            call()
+
+    run: Callable[[], Any] = several if on_host else captured(several)
+    run()
     count = max(5, min(200, round(budget_s * 1e3 / SAMPLE_MS)))
-    return statistics.median(sample(number) for _ in range(count)) * 1e-3
+    return statistics.median(sample(run) for _ in range(count)) / number * 1e-3
+
+
+def captured(run: Callable[[], Any]) -> Callable[[], Any]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
 
 
 def main() -> None:
@@ -130,13 +149,13 @@ def main() -> None:
         for kind in TYPES:
             torch.backends.cuda.matmul.allow_tf32 = kind == TF32
             torch.backends.cudnn.allow_tf32 = kind == TF32
-            for name, (function, arguments) in {**kernels(kind), **networks(kind)}.items():
+            for name, (function, arguments) in {**networks(kind), **kernels(kind)}.items():
                 if a.kernels and name not in a.kernels.split(","):
                     continue
                 if rival == INDUCTOR and until is not None and time.monotonic() > until:
                     print(f"{name}: no time for {rival}", flush=True)
                     continue
-                found = timed(rival, function, arguments, a.seconds)
+                found = timed(rival, function, arguments, a.seconds, name.startswith("network"))
                 if isinstance(found, str):  # a rival that fails is a row without it
                     print(f"{name}: {rival}: {found}", flush=True)
                     continue
@@ -156,14 +175,18 @@ def versions() -> str:
 
 
 def timed(
-    rival: str, function: Callable[..., Any], arguments: list[torch.Tensor], budget_s: float
+    rival: str,
+    function: Callable[..., Any],
+    arguments: list[torch.Tensor],
+    budget_s: float,
+    on_host: bool,
 ) -> float | str:
     """Seconds, or why there are none."""
     try:
         if rival == INDUCTOR:
             torch._dynamo.reset()
             function = torch.compile(function, mode="max-autotune-no-cudagraphs")
-        return seconds(lambda: function(*arguments), budget_s)
+        return seconds(lambda: function(*arguments), budget_s, on_host)
     except Exception as error:  # of many types
         return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
 
