@@ -92,7 +92,7 @@ matrices = st.builds(
     element_bytes=st.just(2),
     left_deep=st.booleans(),
     right_deep=st.booleans(),
-    pieces=st.sampled_from([(16, 16), (8, 16), (4, 4)]),
+    pieces=st.sampled_from([(16, 16), (8, 16), (4, 4), (2, 16), (2, 2)]),
     boxes=st.booleans(),
 )
 
@@ -227,8 +227,11 @@ def test_kernels_are_read_as_products() -> None:
         *(1, 196, 64, 32, 0),
         *((True, 4, False), (False, 4, False)),
     )
-    assert read(product("float16", (33, 35, 17))) is None, "no two elements lie together"
-    assert read(convolution("float16", (14, 14, 3), 64, 3)) is None
+    singles = product("float16", (33, 35, 17))
+    assert read(singles) == (1, 33, 35, 17, 1, (True, 1, False), (False, 1, False))
+    colours = convolution("float16", (14, 14, 3), 64, 3)
+    assert read(colours) == (1, 196, 64, 27, 1, (True, 1, True), (False, 8, False))
+    assert read(product("int8", (33, 36, 17), (False, True))) is None, "nor four bytes"
 
 
 @pytest.mark.tvm

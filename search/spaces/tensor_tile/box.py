@@ -74,8 +74,9 @@ def tensor_of(
     """
     if operand.condition is not None:
         return None
-    strides = _strides(block, operand)
-    if strides is None:
+    maybe, first = strides_of(block, operand.indices, operand.buffer.shape)
+    strides = [one for one in maybe if one is not None]
+    if first != 0 or len(strides) < len(maybe):
         return None
     found: list[Dimension] = []
     for along, axes in (
@@ -101,20 +102,19 @@ def tensor_of(
     return Tensor(tuple(found))
 
 
-def _strides(block: Stage, operand: Any) -> list[int] | None:
-    """Elements from one value of each of the block's axes to the next, where that is the same
-    everywhere, and the first element is the buffer's."""
+def strides_of(
+    block: Stage, indices: Sequence[Any], shape: Sequence[Any]
+) -> tuple[list[int | None], int | None]:
+    """Elements of a buffer of `shape` from one value of each of the block's axes to the next, and
+    its first element that is read; None of what is not the same everywhere."""
     analyzer = Analyzer()
     variables = [one.var for one in block.node.iter_vars]
     for variable, axis in zip(variables, block.axes, strict=True):
         analyzer.bind(variable, tvm.ir.Range(0, axis.extent), True)
-    place: Any = tirx.const(0, str(operand.indices[0].ty.dtype))
-    for index, extent in zip(operand.indices, operand.buffer.shape, strict=True):
+    place: Any = tirx.const(0, str(indices[0].ty.dtype))
+    for index, extent in zip(indices, shape, strict=True):
         place = place * extent + index
-    nought = {variable: tirx.const(0, str(variable.ty.dtype)) for variable in variables}
-    if _whole(analyzer, renamed(place, nought)) != 0:
-        return None
-    found = []
+    found: list[int | None] = []
     for variable, axis in zip(variables, block.axes, strict=True):
         if axis.extent == 1:
             found.append(0)
@@ -123,11 +123,9 @@ def _strides(block: Stage, operand: Any) -> list[int] | None:
         before = Var("before", variable.ty)
         analyzer.bind(before, tvm.ir.Range(0, axis.extent - 1), True)
         here, there = (renamed(place, {variable: before + step}) for step in (0, 1))
-        stride = _whole(analyzer, there - here)
-        if stride is None:
-            return None
-        found.append(stride)
-    return found
+        found.append(_whole(analyzer, there - here))
+    nought = {variable: tirx.const(0, str(variable.ty.dtype)) for variable in variables}
+    return found, _whole(analyzer, renamed(place, nought))
 
 
 def _whole(analyzer: Any, expression: Any) -> int | None:

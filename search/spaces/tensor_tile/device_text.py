@@ -46,6 +46,18 @@ def copy_piece(size: int) -> Function:
     )
 
 
+def copy_single() -> Function:
+    """Of two bytes, which no asynchronous copy is for; what is read waits for nothing but its own
+    store, so that many are under way at a time."""
+    body = """\
+  unsigned short read;
+  asm("{\\n.reg .pred p;\\nsetp.ne.b32 p, %2, 0;\\nmov.b16 %0, 0;\\n"
+    "@p ld.global.nc.b16 %0, [%1];\\n}" : "=h"(read) : "l"(from), "r"(there));
+  asm volatile("st.shared.b16 [%0], %1;" :: "r"(to), "h"(read) : "memory");"""
+    arguments = "unsigned to, const void* from, int there"
+    return device_function("tunefarm_copy_single", "void", arguments, body)
+
+
 def copies_begun() -> Function:
     """The end of a step's copies."""
     return device_function("tunefarm_copies_begun", "void", "", _asm("cp.async.commit_group;"))

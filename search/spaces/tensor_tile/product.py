@@ -19,8 +19,9 @@ from tunefarm.search.spaces.expressions import (
     loads_of,
     uses,
 )
-from tunefarm.search.spaces.tensor_tile.box import Tensor, tensor_of
+from tunefarm.search.spaces.tensor_tile.box import Tensor, strides_of, tensor_of
 from tunefarm.search.spaces.form import Stage, only_reduction, sums_from_zero
+from tunefarm.search.spaces.tensor_tile.tile import SINGLE_BYTES
 from tunefarm.search.splice import renamed
 
 PIECE_BYTES = (16, 8, 4)
@@ -39,7 +40,7 @@ class Operand:
         condition: under which it is read, else it is zero; None for always.
         lines: its rows, or the right operand's columns: positions of axes, outermost first.
         deep: neighbours along the depth lie side by side; else those along the lines do.
-        piece: elements that can be copied at once.
+        piece: elements that can be copied at once; one where they are read one by one.
     """
 
     buffer: Any
@@ -222,14 +223,20 @@ def _product(block: Stage, read: list[_Read], after: tuple[After, ...]) -> Produ
 def _operand(
     block: Stage, read: _Read, lines: tuple[int, ...], depth: tuple[int, ...]
 ) -> Operand | None:
-    """None where not even the shortest copy has elements that lie side by side."""
+    """None where not even the shortest copy has elements that lie side by side, and they are not
+    read one by one either."""
     size = numpy_dtype(str(read.buffer.dtype)).itemsize
     for piece in (bytes_ // size for bytes_ in PIECE_BYTES):
         for deep, along in ((True, depth), (False, lines)):
             long = [i for i in along if block.axes[i].extent > 1]
             if long and _together(block, read, long[-1], piece):
                 return Operand(read.buffer, read.indices, read.condition, lines, deep, piece)
-    return None
+    if size != SINGLE_BYTES:
+        return None
+    strides, _ = strides_of(block, read.indices, read.buffer.shape)
+    last = next((i for i in reversed(lines) if block.axes[i].extent > 1), None)
+    beside = last is not None and strides[last] == 1
+    return Operand(read.buffer, read.indices, read.condition, lines, not beside, 1)
 
 
 def _together(block: Stage, read: _Read, axis: int, piece: int) -> bool:

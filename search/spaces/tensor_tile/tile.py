@@ -35,6 +35,8 @@ _MOST_DEEP = 65535
 """Blocks along any but a launch's first dimension."""
 
 
+SINGLE_BYTES = 2
+"""Of elements that threads read one by one, where no asynchronous copy is so short."""
 _WARP = 32
 
 
@@ -55,7 +57,8 @@ class Feed(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Matrices:
-    """A product in figures; see `product.Product`. `pieces`: bytes that threads copy at once;
+    """A product in figures; see `product.Product`. `pieces`: bytes that threads copy at once, or
+    `SINGLE_BYTES` of an element alone;
     `boxes`: whether both operands lie as the copy engine wants it."""
 
     batches: int
@@ -339,7 +342,9 @@ def expected_s(plan: Plan, arch: Arch) -> float:
         sum(plan.copies) * tile.threads / arch.warp * costs.COPY,
     )
     busy = costs.overlapped(parts, _SEEN)
-    step = max(resident * busy, busy + costs.LATENCY / plan.ahead) + _BARRIER
+    # What is read element by element is waited for before it is stored, in the same step.
+    ahead = 1 if min(one.pieces) == SINGLE_BYTES and sum(plan.copies) else plan.ahead
+    step = max(resident * busy, busy + costs.LATENCY / ahead) + _BARRIER
     laid = costs.stored(tile.rows, tile.columns) * (1.0 if tile.split == 1 else 3.0)
     waves = ceil(blocks / (resident * arch.multiprocessors))
     cycles = waves * (plan.steps * step + costs.BEGIN + resident * laid)

@@ -21,7 +21,7 @@ from tvm_ffi import structural_map
 from tunefarm.search.spaces.tensor_tile import device_text as text
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
 from tunefarm.search.spaces.tensor_tile.product import Operand, Product
-from tunefarm.search.spaces.tensor_tile.tile import VECTOR, Matrices, Plan
+from tunefarm.search.spaces.tensor_tile.tile import SINGLE_BYTES, VECTOR, Matrices, Plan
 from tunefarm.search.spaces.written import (
     Writer,
     all_of,
@@ -205,7 +205,9 @@ class TileWriter(Writer):
             said = number(1) if there is None else tirx.Cast("int32", self.simple(there))
             source = tirx.address_of(tirx.BufferLoad(operand.buffer, indices))
             place = to + tirx.Cast("uint32", self.simple(layout.offset(inner_line, inner_term)))
-            return call(text.copy_piece(piece * product.element_bytes), place, source, said)
+            size = piece * product.element_bytes
+            copy = text.copy_single() if size == SINGLE_BYTES else text.copy_piece(size)
+            return call(copy, place, source, said)
 
         count = pieces // self._tile.threads
         return self.unrolled("piece", count, one)

@@ -44,6 +44,17 @@ def test_products_of_all_types_are_right(stack) -> None:
         checked(stack, product("float32", (40, 36, 44), (False, turned)), single)
 
 
+def test_elements_that_lie_alone_are_read_alone(stack) -> None:
+    """Images of three channels, and matrices of odd sizes."""
+    from tests.paper_gpu import checked
+    from tests.products import convolution, product
+
+    point = POINT.format("warps", 64, 32, 32, 3, 2, 1)
+    checked(stack, convolution("float16", (11, 9, 3), 40, 3, 2, after="bias"), point)
+    checked(stack, product("bfloat16", (33, 35, 17)), point)
+    checked(stack, product("float16", (67, 33, 71), (True, True), 2, "add"), f"{point} split=2")
+
+
 def test_a_single_head_is_a_product(stack) -> None:
     from tests.paper_gpu import checked
     from tests.products import attention
@@ -98,6 +109,7 @@ def test_hoppers_groups_are_right(stack) -> None:
     point = POINT.format("groups", 64, 64, 64, 3, 4, 1)
     checked(stack, product("bfloat16", (64, 64, 128), batches=2), point)
     checked(stack, product("int8", (64, 96, 160), (False, True)), point)
+    checked(stack, product("float16", (65, 67, 131), (True, False)), point)
     thirds = POINT.format("groups", 64, 64, 48, 3, 4, 1)
     checked(stack, convolution("float16", (9, 9, 16), 64, 3), point, thirds)
 
