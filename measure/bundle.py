@@ -25,7 +25,7 @@ from tunefarm.measure.archive import UNREADABLE, pack
 from tunefarm.measure.facts import Block
 from tunefarm.measure.wire import WireError, from_wire, to_wire
 
-SCHEMA = 2
+SCHEMA = 3
 BUNDLE, REPORT = "bundle.json", "report.json"
 FILES, RUNTIME = "files/", "runtime/"
 _MOST_IN_REPORT = 4 * 2**30
@@ -109,8 +109,9 @@ def write_bundle(
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
             pack(archive, BUNDLE, text.encode())
-            for name, one in sorted(named.items()):
-                pack(archive, FILES + name, one)
+            # By what is in them: two libraries of one model have the same weights.
+            for digest, one in sorted({digests[name]: one for name, one in named.items()}.items()):
+                pack(archive, FILES + digest, one)
             for name, one in sorted((runtime or {}).items()):
                 prefix = "" if name == "__main__.py" else RUNTIME
                 pack(archive, prefix + name, one)
@@ -163,7 +164,7 @@ def unpack_files(path: Path, bundle: Bundle, root: Path) -> tuple[Any, ...]:
         try:
             with (
                 zipfile.ZipFile(path) as archive,
-                archive.open(FILES + name) as packed,
+                archive.open(FILES + digest) as packed,
                 place.open("wb") as file,
             ):
                 shutil.copyfileobj(packed, file, 1 << 20)

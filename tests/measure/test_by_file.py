@@ -188,6 +188,23 @@ def test_equal_bundles_have_equal_bytes(paper, tmp_path: Path) -> None:
     assert again.read_bytes() == path.read_bytes()
 
 
+def test_what_two_libraries_share_is_packed_once(paper, tmp_path: Path) -> None:
+    """As two builds of a model share its weights."""
+    _, _, _, gpu = paper
+    root = tmp_path / "job"
+    for name in ("base", "tuned"):
+        (root / name).mkdir(parents=True)
+        (root / name / "weights").write_bytes(b"the same")
+    path = tmp_path / "bundle"
+    files = [root / name / "weights" for name in ("base", "tuned")]
+    made = write_bundle(path, "job", gpu.target, "", [], root, files)
+    with zipfile.ZipFile(path) as archive:
+        assert sum(name.startswith("files/") for name in archive.namelist()) == 1
+    unpack_files(path, made, tmp_path / "there")
+    for name in ("base", "tuned"):
+        assert (tmp_path / "there" / name / "weights").read_bytes() == b"the same"
+
+
 def test_another_device_is_refused(paper, tmp_path: Path) -> None:
     path, _, _, gpu = paper
     other = replace(gpu, sku="Another GPU")
@@ -212,7 +229,8 @@ def _rewritten(path: Path, into: Path, name: str, change) -> Path:
 
 def test_a_file_that_was_changed_is_refused(paper, tmp_path: Path) -> None:
     path, _, root, gpu = paper
-    bad = _rewritten(path, tmp_path / "bad", "files/candidates/c.so", lambda data: b"a librarx")
+    member = "files/" + read_bundle(path).digests["candidates/c.so"]
+    bad = _rewritten(path, tmp_path / "bad", member, lambda data: b"a librarx")
     with pytest.raises(ArtifactTampered, match=r"c\.so is not the file"):
         unpack_files(bad, read_bundle(bad), tmp_path / "elsewhere")
     run_bundle(path, tmp_path / "report", lambda text: None, gpu, SimulatedDevice())
@@ -227,7 +245,7 @@ def test_a_file_that_was_changed_is_refused(paper, tmp_path: Path) -> None:
         (lambda data: b"{}", ArtifactTampered),
         (lambda data: b"[1]", ArtifactTampered),
         (lambda data: data[:-10], ArtifactTampered),
-        (lambda data: data.replace(b'"schema": 2', b'"schema": 9'), ArtifactIncompatible),
+        (lambda data: data.replace(b'"schema": 3', b'"schema": 9'), ArtifactIncompatible),
         (lambda data: data.replace(b'"ScreenRequest"', b'"Popen"'), ArtifactTampered),
         (lambda data: data.replace(b"candidates/c.so", b"../../etc/c.so"), ArtifactTampered),
     ],
