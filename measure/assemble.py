@@ -88,8 +88,10 @@ def run_assemble(request: AssembleRequest) -> Assembled:
         function = replay.scheduled_function(workload, request.target, trace)
         scheduled = function.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
         module.update_func(module.get_global_var(name), scheduled)
+    on_gpu = request.target.kind == "cuda"
     with target:
-        module = relax.transform.SplitLayoutRewritePreproc()(module)
+        if not on_gpu:  # kernels for GPUs pack nothing
+            module = relax.transform.SplitLayoutRewritePreproc()(module)
         module = relax.transform.FoldConstant()(module)
         module = relax.transform.DeadCodeElimination()(module)
         module, joined = joining.join(module, concatenations)
@@ -97,7 +99,6 @@ def run_assemble(request: AssembleRequest) -> Assembled:
         weights.write(weights.beside(request.library), constants)
         del constants
         names = [variable.name_hint for variable in module.get_global_vars()]
-        on_gpu = request.target.kind == "cuda"
         if on_gpu:
             module = replay.by_default(module, request.target)
         executable = relax.build(module, target, tir_pipeline=pipeline(request.target))

@@ -31,10 +31,11 @@ def run_build(request: BuildRequest) -> Library:
     """Replay, lower, compile, link."""
     workload = replay.load_workload(request.workload)
     function = replay.scheduled_function(workload, request.target, request.trace)
-    kernel, prepack, packed = replay.kernel_module(function)
     target = replay.tvm_target(request.target)
-    if request.target.kind == "cuda":
+    if request.target.kind == "cuda":  # where nothing is packed
+        kernel = tvm.IRModule({replay.KERNEL: function.with_attr("global_symbol", replay.KERNEL)})
         return _cuda_library(kernel, request)
+    kernel, prepack, packed = replay.kernel_module(function)
     link(tvm.tirx.build(kernel, target=target), request.library)
     if prepack is None:
         return Library(request.library, packed)

@@ -1,5 +1,6 @@
 """Barriers in shared memory (``mbarrier``): phases that end once enough threads have come and all
-expected bytes too; and what each warp knows of the others by them.
+expected bytes too; and what each warp knows of the others by them. (Of a warp's threads each knows
+what any knows. What threads write for each other is watched by barriers of blocks alone.)
 
 NVIDIA, Parallel Thread Execution ISA, "mbarrier". What a warp has done before it came to a barrier,
 those know who have seen the phase end: each warp has a clock of every other's doings (Fidge and
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.measure.emulator.faults import EmulatorError, Unsupported
+from tunefarm.measure.emulator.faults import EmulatorError, Race, Unsupported
 from tunefarm.measure.emulator.ptx import Instruction, Literal, Symbol
 from tunefarm.measure.emulator.values import Array
 
@@ -52,6 +53,9 @@ class Barriers:
         self._bytes = np.zeros((blocks, _MOST), np.int64)
         self.clocks = np.zeros((blocks, warps, warps), np.int32)
         self.clocks[:] = np.eye(warps, dtype=np.int32)
+        self._maker, self._made_at = (np.zeros((blocks, _MOST), np.int32) for _ in range(2))
+        self._unfenced = np.zeros((blocks, _MOST), bool)
+        self._run.engine.begin()
         self._gathered, self._handed = (
             np.zeros((blocks, _MOST, warps), np.int32) for _ in range(2)
         )
@@ -67,7 +71,12 @@ class Barriers:
                     raise Unsupported(f"more than {_MOST} barriers of a block")
                 self._numbers[offset // _BYTES] = self._made
                 self._made += 1
-        block, _, number = self._places(address)
+        block, thread, number = self._places(address)
+        warp = thread // WARP
+        self._maker[block, number], self._unfenced[block, number] = warp, True
+        self._made_at[block, number] = self.clocks[block, warp, warp]
+        places = self._run.shared.checked(self._offsets(address), _BYTES, self._run.mask)
+        self._run.engine.keep(np.broadcast_to(places, self._run.shape)[block, thread])
         self._threads[block, number] = self._missing[block, number] = threads
         self._bytes[block, number] = self.phases[block, number] = 0
 
@@ -81,10 +90,15 @@ class Barriers:
 
         Raises:
             EmulatorError: there is no barrier.
+            Race: a thread does not know yet that there is one.
         """
         block, thread, number = self._places(address)
         if (number < 0).any() or (self._threads[block, number] == 0).any():
             raise EmulatorError("no barrier was made there")
+        maker = self._maker[block, number]
+        known = self.clocks[block, thread // WARP, maker]
+        if ((known < self._made_at[block, number]) & (maker != thread // WARP)).any():
+            raise Race("a barrier that others may still be making")
         return block, thread, number
 
     def _places(self, address: Array) -> tuple[Array, Array, Array]:
@@ -92,6 +106,22 @@ class Barriers:
         offsets = self._offsets(address)[block, thread]
         number = self._numbers[offsets // _BYTES] if self.used else np.full(len(block), -1)
         return block, thread, number
+
+    def fence(self) -> None:
+        """What the threads that are here have made is there for the copy engine too."""
+        if self.used:
+            block, thread = np.nonzero(np.broadcast_to(self._run.active(), self._run.shape))
+            here = np.zeros(self.clocks.shape[:2], bool)
+            here[block, thread // WARP] = True
+            self._unfenced &= ~np.take_along_axis(here, self._maker, 1)
+
+    def counts_bytes(self, block: int, number: int) -> None:
+        """
+        Raises:
+            Race: the copy engine may not see that barrier yet.
+        """
+        if self._unfenced[block, number]:
+            raise Race("a barrier that was made without a fence for the copy engine")
 
     def come(self, address: Array, expected: Array | None) -> None:
         """Each thread that is here comes to its barrier, and expects so many bytes more."""
@@ -140,6 +170,13 @@ class Barriers:
         found = np.zeros(self._run.shape, bool)
         found[block, thread] = True
         return found
+
+    def group_met(self, block: Array, warps: Array) -> None:
+        """Warps that know from now on what any of them did; `warps`: (groups, warps of one)."""
+        if self.used:
+            clocks = self.clocks[block[:, None], warps]
+            self.clocks[block[:, None], warps] = clocks.max(1, keepdims=True)
+            self.clocks[block[:, None], warps, warps] += 1
 
     def all_met(self) -> None:
         """All threads of each block at its own barrier: each warp knows what any knew."""
@@ -190,7 +227,9 @@ def waiting(translator: Any, instruction: Instruction) -> Callable[[Any], Array]
         Unsupported: what is not known.
     """
     target, place, parity, *rest = instruction.operands
-    if "parity" not in instruction.parts or rest or instruction.guard is not None:
+    known = {"mbarrier", "try_wait", "parity", "shared", "shared::cta", "acquire", "cta", "b64"}
+    parts = {*instruction.parts}
+    if "parity" not in parts or parts - known or rest or instruction.guard is not None:
         raise Unsupported(instruction.text)
     put, address = translator.put(target, "pred"), translator.address(place)
     asked = translator.value(parity, "u32")

@@ -277,7 +277,7 @@ class Driver:
         self, place: int, kind: int, rank: int, address: int, extents: int, strides: int,
         box: int, steps: int, interleave: int, swizzle: int, _promotion: int, fill: int,
     ) -> int:  # fmt: skip
-        from tunefarm.measure.emulator.engine import TensorMap
+        from tunefarm.measure.emulator.engine import MAP_BYTES, TensorMap
 
         def read(at: int, of: Any, count: int) -> tuple[int, ...]:
             return tuple((of * count).from_address(at)) if count else ()
@@ -293,7 +293,7 @@ class Driver:
         except (KeyError, ValueError) as error:
             print(f"GPU of paper: {error}", file=sys.stderr)
             return INVALID
-        ctypes.memmove(place, made.packed(), 128)
+        ctypes.memmove(place, made.packed(), MAP_BYTES)
         return 0
 
     def _do(self, what: Callable[[], None], stream: int | None) -> None:

@@ -94,17 +94,23 @@ def unpacked(data: bytes) -> TensorMap:
 
 class Engine:
     """Of one `machine.Run`: which barrier, and which of its phases, says that what was copied to a
-    piece of shared memory is there, and when each warp has read it last."""
+    piece of shared memory is there, and when each warp has used it last."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
         self._barrier: Any = None
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """From the first barrier on, without which nothing is copied."""
         pieces = len(self._run.shared.bytes) // PIECE
         self._barrier = np.full(pieces, _NO_BARRIER, np.int16)
         self._phase = np.zeros(pieces, np.int32)
-        self._read = np.zeros((pieces, self._run.threads // WARP), np.int32)
+        self._used = np.zeros((pieces, self._run.threads // WARP), np.int32)
+        self._kept = np.zeros(pieces, bool)
+
+    def keep(self, places: Array) -> None:
+        """Barriers lie there, and nothing else."""
+        self._kept[places // PIECE] = True
 
     def fetch(self, target: Array, map_: Array, corner: list[Array], barrier: Array) -> None:
         """A box each, by the threads that are here.
@@ -113,14 +119,13 @@ class Engine:
             Race: somebody may still read there.
         """
         run = self._run
-        if self._barrier is None:
-            self._begin()
         _, offsets = run.window("shared", target, run.mask)
         offsets = np.broadcast_to(offsets, run.shape)
         places = np.broadcast_to(run.shared.checked(offsets, PIECE, run.mask), run.shape)
         maps = np.broadcast_to(map_, run.shape)
         corners = [np.broadcast_to(one, run.shape).astype(np.int64) for one in corner]
         for block, thread, number in zip(*run.barriers.here(barrier), strict=True):
+            run.barriers.counts_bytes(block, number)
             told = unpacked(run.parameter(int(maps[block, thread])))
             at = tuple(int(one[block, thread].astype(np.int32)) for one in corners)
             content = self._content(told, at)
@@ -177,33 +182,58 @@ class Engine:
     def _may_write(self, block: int, warp: int, pieces: Array) -> None:
         run = self._run
         run.groups.writes(pieces * PIECE)
-        if (self._read[pieces] > run.barriers.clocks[block, warp]).any():
-            raise Race("a copy over shared memory that others may still read")
+        if self._kept[pieces].any():
+            raise Race("a copy over a barrier")
+        if (self._used[pieces] > run.barriers.clocks[block, warp]).any():
+            raise Race("a copy over shared memory that others may still use")
 
     def touches(self, block: Array, warp: Array, pieces: Array, writes: bool) -> None:
-        """Threads of these warps read there, or write; see `may_read`."""
-        if self._barrier is not None:
-            self.may_read(block, warp, pieces)
-            if writes:
-                self._barrier[pieces] = _NO_BARRIER
-            else:
-                self.has_read(block, warp, pieces)
-
-    def may_read(self, block: Array, warp: Array, pieces: Array) -> None:
-        """Each warp a piece, where all three broadcast.
+        """Threads of these warps read or write there, one of each array's elements each.
 
         Raises:
             Race: it is copied there, and the warp has not seen that it is over.
         """
-        if self._barrier is not None:
-            barrier = self._barrier[pieces]
-            seen = self._run.barriers.seen[block, warp, np.maximum(barrier, 0)]
-            if ((barrier >= 0) & (seen <= self._phase[pieces])).any():
-                raise Race("shared memory that is being copied to, by who has not waited for it")
+        if self._barrier is None:
+            return
+        if writes and self._kept[pieces].any():
+            raise Race("a barrier is written over")
+        self.may_use(self._run.barriers.seen[block, warp], pieces)
+        self.has_used(block, warp, pieces)
+        if writes:
+            self._barrier[pieces] = _NO_BARRIER
 
-    def has_read(self, block: Array, warp: Array, pieces: Array) -> None:
+    def may_use(self, seen: Array, pieces: Array) -> None:
+        """`seen`: phases of each barrier that are over for each of the first of `pieces`'
+        dimensions.
+
+        Raises:
+            Race: see `touches`.
+        """
+        if self._barrier is None:
+            return
+        barrier = self._barrier[pieces]
+        row = np.arange(len(pieces)).reshape(-1, *[1] * (pieces.ndim - 1))
+        over = seen[row, np.maximum(barrier, 0)]
+        if ((barrier >= 0) & (over <= self._phase[pieces])).any():
+            raise Race("shared memory that is being copied to, by who has not waited for it")
+
+    def has_used(self, block: Array, warp: Array, pieces: Array) -> None:
         if self._barrier is not None:
-            self._read[pieces, warp] = self._run.barriers.clocks[block, warp, warp]
+            self._used[pieces, warp] = self._run.barriers.clocks[block, warp, warp]
+
+    def ends(self) -> None:
+        """Of the blocks.
+
+        Raises:
+            Race: nobody has waited for a copy, which may come when there are others.
+        """
+        if self._barrier is None:
+            return
+        pieces = np.flatnonzero(self._barrier >= 0)
+        block = pieces // (len(self._barrier) // self._run.blocks)
+        seen = self._run.barriers.seen.max(1)[block, self._barrier[pieces]]
+        if (seen <= self._phase[pieces]).any():
+            raise Race("the kernel ends before a copy that nobody has waited for")
 
 
 def make(translator: Any, instruction: Instruction) -> Step:

@@ -80,18 +80,25 @@ class Groups:
         if (self._unfenced.any(-1) & here.any(-1)).any():
             raise Race("tensor cores read shared memory that was written without a fence")
         pieces = places.reshape(*here.shape, -1) // _PIECE
-        self._told(here, pieces, self._run.engine.may_read)
+        self._may_use(here, pieces)
         self._reading.append(_Reading(here.copy(), self._closed.copy(), pieces))
         self._busy += self._counted(pieces[here])
 
     def _counted(self, pieces: Array) -> Array:
         return np.bincount(pieces.reshape(-1), minlength=len(self._busy))
 
-    def _told(self, here: Array, pieces: Array, what: Callable[..., None]) -> None:
-        """Whoever watches copies, of what these groups read: as their first warps'."""
+    def _used(self, here: Array, pieces: Array) -> None:
+        """What these groups' tensor cores have read: noted as the groups' first warps'."""
         if self._run.barriers.used and here.any():
-            block, group = (one[:, None] for one in np.nonzero(here))
-            what(block, group * (GROUP // _WARP), pieces[here])
+            block, group = np.nonzero(here)
+            self._run.engine.has_used(block[:, None], _first(group)[:, None], pieces[here])
+
+    def _may_use(self, here: Array, pieces: Array) -> None:
+        """All four warps of a group have to know that it is there."""
+        if self._run.barriers.used and here.any():
+            block, group = np.nonzero(here)
+            seen = self._run.barriers.seen[block[:, None], _warps_of(group)].min(1)
+            self._run.engine.may_use(seen, pieces[here])
 
     def close(self, here: Array) -> None:
         self._closed = self._closed + here
@@ -100,9 +107,20 @@ class Groups:
         for one in self._reading:
             done = one.left & here & (one.since < self._closed - but)
             self._busy -= self._counted(one.pieces[done])
-            self._told(done, one.pieces, self._run.engine.has_read)
+            self._used(done, one.pieces)
             one.left = one.left & ~done
         self._reading = [one for one in self._reading if one.left.any()]
+        block, group = np.nonzero(here)
+        self._run.barriers.group_met(block, _warps_of(group))
+
+
+def _first(group: Array) -> Array:
+    """Of its warps."""
+    return group * (GROUP // _WARP)
+
+
+def _warps_of(group: Array) -> Array:
+    return _first(group)[:, None] + np.arange(GROUP // _WARP)
 
 
 def _by_group(run: Any, value: Array) -> Array:

@@ -173,8 +173,8 @@ class Run:
         self.moment = np.zeros((self.blocks, self.threads), np.int64)
         self.copies = Copies(self)
         self.groups = Groups(self)
-        self.barriers = Barriers(self)
         self.engine = Engine(self)
+        self.barriers = Barriers(self)
         self.at = 0
         self.mask: Array | None = None
         self.alive = np.broadcast_to(self.thread < threads, self.shape).copy()
@@ -204,6 +204,7 @@ class Run:
                     ready, staying = staying, np.zeros(self.shape, bool)
                     continue
                 if not waiting.any():
+                    self.engine.ends()
                     return
                 self._met()
                 ready, waiting = waiting & self.alive, np.zeros(self.shape, bool)

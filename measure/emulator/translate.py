@@ -154,6 +154,12 @@ _NOTHING = {
 """Instructions that change nothing that can be seen here: all is done in order."""
 
 
+def _fence(run: Any) -> None:
+    """For whoever comes to shared memory another way than threads."""
+    run.groups.fence()
+    run.barriers.fence()
+
+
 class _Translator:
     def __init__(self, kernel: Kernel, symbols: dict[str, int]) -> None:
         self._kernel = kernel
@@ -163,7 +169,9 @@ class _Translator:
         """None for what does nothing."""
         name = instruction.parts[0]
         if instruction.parts[:3] == ("fence", "proxy", "async"):
-            return lambda run: run.groups.fence()
+            return _fence
+        if instruction.parts[:2] == ("fence", "mbarrier_init"):
+            return lambda run: run.barriers.fence()
         if name in _NOTHING:
             return None
         special = getattr(self, "_" + name, None) or self._of_a_warp(instruction)

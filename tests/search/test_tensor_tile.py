@@ -125,6 +125,10 @@ def test_every_tile_fits_and_wastes_no_block(of: Matrices, arch: Any) -> None:
         {"columns": 120},
         {"depth": 24},
         {"stages": 1},
+        {"depth": 0},
+        {"across": 0},
+        {"split": 0},
+        {"band": -1},
         {"stages": 16},
         {"down": 1, "across": 1},
         {"down": 16, "across": 4},
@@ -145,12 +149,14 @@ def test_groups_are_of_four_warps_each_with_sixteen_rows(change: dict[str, Any])
     assert Plan(SQUARE, GROUPS).fits(H100)
     assert not Plan(SQUARE, GROUPS).fits(A100)
     assert not Plan(SQUARE, replace(GROUPS, **change)).fits(H100)
-    assert not Plan(SQUARE, replace(FED, **change)).fits(H100)
+    if "stages" not in change:  # of which the engine needs one less
+        assert not Plan(SQUARE, replace(FED, **change)).fits(H100)
 
 
 def test_the_copy_engine_feeds_groups_whose_operands_are_boxes() -> None:
     assert Plan(SQUARE, FED).fits(H100)
     assert Plan(SQUARE, FED).tile.threads == GROUPS.threads + 32
+    assert not Plan(SQUARE, replace(FED, stages=1)).fits(H100)
     assert not Plan(replace(SQUARE, boxes=False), FED).fits(H100)
     assert not Plan(SQUARE, replace(TILE, feed=Feed.ENGINE)).fits(H100)
     plan = Plan(SQUARE, FED)
@@ -271,6 +277,36 @@ def test_operands_are_boxes_of_tensors() -> None:
     padded = read(convolution("float16", (14, 14, 32), 64, 3))
     assert padded[0] is None, "padding, and windows"
     assert read(product("float16", (64, 96, 100)))[0] is None, "lines of 200 bytes"
+
+
+@pytest.mark.tvm
+def test_buffers_with_gaps_are_no_operands() -> None:
+    """Of which addresses count on nothing but the shape."""
+    import tvm
+
+    from tests.products import product
+    from tunefarm.search.spaces.tensor_tile.product import product_of
+
+    text = product("float16", (64, 96, 128))["main"].script()
+    whole = 'a: T.Buffer((64, 128), "float16")'
+    assert whole in text, text
+    for gap in ("strides=(256, 1)", "elem_offset=64"):
+        function = tvm.script.from_source(text.replace(whole, f"{whole[:-1]}, {gap})"))
+        assert product_of(tvm.IRModule({"main": function})) is None, gap
+
+
+@pytest.mark.tvm
+def test_kernels_fed_by_the_engine_are_well_formed() -> None:
+    from tvm.s_tir import Schedule
+
+    from tests.products import product
+    from tunefarm.search.replay import in_full
+
+    words = "tensor-tile cores=groups rows=64 columns=64 depth=64 stages=3 down=4 across=1"
+    module = product("float16", (256, 256, 256), batches=2)
+    target = completed(parse_target("cuda:arch=sm_90"))
+    for feed in ("", " feed=engine"):
+        Schedule(in_full(module["main"], target, words + feed), debug_mask="all")
 
 
 @pytest.mark.tvm

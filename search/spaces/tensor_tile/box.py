@@ -26,7 +26,8 @@ MOST_BOX = 256
 """Elements of a box along any dimension."""
 _ALIGNED = 16
 """Bytes, at a multiple of which all but the innermost neighbours lie."""
-_LONGEST = 1 << 32
+_LONGEST, _FARTHEST = 1 << 31, 1 << 40
+"""What coordinates of 32 bits and strides in bytes stay below."""
 
 
 class Along(enum.Enum):
@@ -39,8 +40,8 @@ class Along(enum.Enum):
 
 @dataclass(frozen=True)
 class Dimension:
-    """`stride`: in elements, from one to the next; `within`: of how many batches, that are counted
-    within it, each of them is."""
+    """`stride`: in elements, from one to the next. Of batches: a batch's number divided by `within`
+    counts along this dimension."""
 
     along: Along
     extent: int
@@ -94,9 +95,11 @@ def tensor_of(
     inner, *outer = found
     if inner.stride != 1 or inner.along is Along.BATCHES or len(found) > MOST_RANK:
         return None
+    if any(one.extent >= _LONGEST or one.stride * size >= _FARTHEST for one in found):
+        return None
     least = inner.extent
     for one in outer:
-        if one.stride < least or one.stride * size % _ALIGNED or one.extent >= _LONGEST:
+        if one.stride < least or one.stride * size % _ALIGNED:
             return None
         least = one.stride * one.extent
     return Tensor(tuple(found))

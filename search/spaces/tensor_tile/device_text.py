@@ -344,8 +344,8 @@ def _by_groups(shape: Shape) -> str:
     lines = [
         "  const unsigned group = __shfl_sync(0xffffffffu, threadIdx.x >> 7, 0);",
         f"  const unsigned long long a = {_descriptor(shape.left):#x}ull"
-        f" | (left + group * {down}) >> 4;",
-        f"  const unsigned long long b = {_descriptor(shape.right):#x}ull | right >> 4;",
+        f" | ((left + group * {down}) >> 4 & 0x3fff);",
+        f"  const unsigned long long b = {_descriptor(shape.right):#x}ull | (right >> 4 & 0x3fff);",
         f'  asm volatile("wgmma.fence.sync.aligned;" : {operands} :: "memory");',
     ]
     for k in range(shape.steps):

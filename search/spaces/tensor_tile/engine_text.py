@@ -40,6 +40,12 @@ def met() -> Function:
     return device_function("tunefarm_met", "void", "", "  __syncthreads();")
 
 
+def used_soon() -> Function:
+    """That the engine will be asked by this map."""
+    body = '  asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");'
+    return device_function("tunefarm_used_soon", "void", "unsigned long long map", body)
+
+
 def waited() -> Function:
     """Until a barrier's phase of that parity is over."""
     body = """\

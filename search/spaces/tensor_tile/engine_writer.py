@@ -42,8 +42,9 @@ class EngineWriter(TileWriter):
         )
 
     def _before(self) -> list[Any]:
-        told = [statement for side in self._sides for statement in side.told()]
-        return [once(tirx.SeqStmt(told), "told")]
+        told = tirx.SeqStmt([side.told() for side in self._sides])
+        # What follows uses the maps, so they are bound outside of the block that fills them.
+        return [*(side.map() for side in self._sides), once(told, "told")]
 
     def _summed(self, batch: Any, part: Any, row: Any, column: Any) -> list[Any]:
         tile, shape = self._tile, self._plan.shape
@@ -83,7 +84,8 @@ class EngineWriter(TileWriter):
                 beside += side.layout.bytes
             return tirx.SeqStmt(asked)
 
-        return self.loop("step", plan.steps, tirx.ForKind.SERIAL, step)
+        soon = [call(engine.used_soon(), side.address) for side in self._sides]
+        return tirx.SeqStmt([*soon, self.loop("step", plan.steps, tirx.ForKind.SERIAL, step)])
 
     def _multiplied(self) -> list[Any]:
         """All steps, by a group."""
@@ -136,7 +138,14 @@ class _Side:
         """Elements of a panel's line."""
         return self.layout.width // self.layout.element_bytes
 
-    def told(self) -> list[Any]:
+    def map(self) -> Any:
+        return tirx.Bind(self._map, self._made)
+
+    @property
+    def address(self) -> Any:
+        return tirx.address_of(self._map)
+
+    def told(self) -> Any:
         """By the host, of the tensor and the box: a panel of the tile."""
         layout, dimensions = self.layout, self._tensor.dimensions
         size = layout.element_bytes
@@ -156,7 +165,7 @@ class _Side:
             swizzle=_SWIZZLES[layout.width],
             l2_promotion=_BY_256,
         )
-        return [tirx.Bind(self._map, self._made), tirx.Evaluate(encoded)]
+        return tirx.Evaluate(encoded)
 
     def fetched(self, to: Any, barrier: Any, batch: Any, line: Any, term: Any) -> Sequence[Any]:
         """A tile, panel by panel, from `line` and `term` on."""
@@ -166,11 +175,9 @@ class _Side:
             aside = number(panel * self._panel)
             corner = (line, term + aside) if self.layout.deep else (line + aside, term)
             place = to + tirx.const(panel * self.layout.panel_bytes, "uint32")
-            map_ = tirx.address_of(self._map)
-            coordinates_ = self._coordinates(batch, *corner)
-            asked.append(
-                call(engine.fetched(self._tensor.rank), place, map_, barrier, *coordinates_)
-            )
+            places = self._coordinates(batch, *corner)
+            fetched = engine.fetched(self._tensor.rank)
+            asked.append(call(fetched, place, self.address, barrier, *places))
         return asked
 
     def _coordinates(self, batch: Any, line: Any, term: Any) -> list[Any]:

@@ -19,8 +19,8 @@ from tunefarm.search.spaces.expressions import (
     loads_of,
     uses,
 )
-from tunefarm.search.spaces.tensor_tile.box import Tensor, strides_of, tensor_of
 from tunefarm.search.spaces.form import Stage, only_reduction, sums_from_zero
+from tunefarm.search.spaces.tensor_tile.box import Tensor, strides_of, tensor_of
 from tunefarm.search.spaces.tensor_tile.tile import SINGLE_BYTES
 from tunefarm.search.splice import renamed
 
@@ -184,12 +184,19 @@ def _read(block: Stage, load: Any, made: Mapping[Any, Stage]) -> _Read | None:
         if not isinstance(value, TensorLoad):
             return None
         load = renamed(value, here)
+    buffer = load.source
+    if len(buffer.strides) or not _is_nought(buffer.elem_offset):
+        return None  # whose elements do not lie one after another from its beginning on
     places = [*load.indices, *([] if condition is None else [condition])]
     if loads_of(places):
         return None  # where it lies is read as well, and beyond the end nobody may
     variables = [v.var for v in block.node.iter_vars]
     depends = frozenset(i for i, variable in enumerate(variables) if uses(places, variable))
     return _Read(load.source, tuple(load.indices), condition, depends)
+
+
+def _is_nought(expression: Any) -> bool:
+    return expression is None or (isinstance(expression, tirx.IntImm) and int(expression) == 0)
 
 
 def _product(block: Stage, read: list[_Read], after: tuple[After, ...]) -> Product | None:

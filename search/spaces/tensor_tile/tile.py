@@ -94,7 +94,7 @@ class TensorTile(Way):
         split: blocks that share one tile's depth.
         band: tiles by rows that come one after another, so that blocks which run at a time have
             operands in common.
-        feed: the engine's feeds groups alone.
+        feed: the engine goes with `Cores.GROUPS` alone.
     """
 
     cores: Cores
@@ -182,8 +182,11 @@ class Plan:
 
     @property
     def ahead(self) -> int:
-        """Steps whose copies are on their way. With groups a stage less: the step before is still
-        being multiplied while the next copies begin."""
+        """Steps whose copies are on their way. Where groups copy for themselves, a stage less: the
+        step before is still being multiplied while the next copies begin. The engine has its place
+        as soon as that step is done."""
+        if self.tile.feed is Feed.ENGINE:
+            return self.tile.stages - 1
         return self.tile.stages - (2 if self.tile.cores is Cores.GROUPS else 1)
 
     @property
@@ -206,7 +209,11 @@ class Plan:
         return self.shape.held + fragments + _OTHER_REGISTERS + sum(self.copies)
 
     def fits(self, arch: Arch) -> bool:
-        tile, shape = self.tile, self.shape
+        tile = self.tile
+        numbers = (tile.rows, tile.columns, tile.depth, tile.stages, tile.down, tile.across)
+        if min(*numbers, tile.split, tile.band) < 1:
+            return False
+        shape = self.shape
         if not (arch.copies_aside and self.matrices.readable):
             return False
         down, across = shape.fragments
@@ -356,7 +363,7 @@ def expected_s(plan: Plan, arch: Arch) -> float:
 
 
 def _fetched(plan: Plan) -> float:
-    """Bytes of a step, those that come along unasked for with the engine's shorter lines as well."""
+    """Bytes of a step; the engine takes its time by lines, so shorter ones cost as whole ones."""
     if plan.tile.feed is Feed.THREADS:
         return plan.stage_bytes
     sides = (plan.shape.left, plan.shape.right)

@@ -34,6 +34,12 @@ COPY = (
 ARRIVE = "mbarrier.arrive.shared::cta.b64 _, [%r10+8];\n"
 
 
+MADE = (
+    "mbarrier.init.shared::cta.b64 [%r10], 1; mbarrier.init.shared::cta.b64 [%r10+8], 1;\n"
+    "fence.mbarrier_init.release.cluster;"
+)
+
+
 def expect(size: int) -> str:
     return f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {size};\n"
 
@@ -50,17 +56,19 @@ def loaded(turn: int) -> str:
 def code(
     corners: tuple[tuple[int, int], tuple[int, int]] = ((16, 5), (32, 15)),
     expected: int = BOX,
-    made: str = "mbarrier.init.shared::cta.b64 [%r10], 1; mbarrier.init.shared::cta.b64 [%r10+8], 1;",
+    made: str = MADE,
+    met: str = "bar.sync 0;",
     before: str = wait(THERE, 0, "first"),
     after: str = loaded(0) + "bar.warp.sync -1;\n" + "@%p3 " + ARRIVE,
     asking: str = wait(READ, 0, "read"),
     copy: str = COPY,
+    second: str = wait(THERE, 1, "second") + loaded(1),
 ) -> Any:
     """Two boxes, one after another at one place: a thread of the second warp asks for them, the
     first warp reads them. `before`, `after`: what readers do before and with the first of them;
     `asking`: what the thread waits for between the two."""
     ask = [
-        "mov.u32 %r20, {0}; mov.u32 %r21, {1};".format(*one)
+        f"mov.u32 %r20, {one[0]}; mov.u32 %r21, {one[1]};"
         + expect(expected)
         + copy.format("%r20", "%r21")
         for one in corners
@@ -70,25 +78,25 @@ def code(
 .target sm_90
 .address_size 64
 .shared .align 1024 .b8 s[{BOX}];
-.shared .align 8 .b8 m[16];
+.shared .align 8 .b8 m[{BOX}];
 .visible .entry k(.param .align 64 .b8 p0[128], .param .u64 p1) .maxntid 64, 1, 1 {{
 {REGISTERS}
     mov.b64 %rd1, p0; cvta.param.u64 %rd0, %rd1;
     ld.param.u64 %rd2, [p1];
-    mov.u32 %r0, %tid.x; mov.u32 %r10, m; mov.u32 %r11, s;
+    mov.u32 %r0, %tid.x; mov.u32 %r10, m; mov.u32 %r11, s; mov.u32 %r13, m;
     shl.b32 %r1, %r0, 5; add.s32 %r12, %r11, %r1;
     cvt.u64.u32 %rd3, %r1; add.s64 %rd2, %rd2, %rd3;
     setp.eq.u32 %p1, %r0, 32; setp.lt.u32 %p2, %r0, 32; setp.eq.u32 %p3, %r0, 0;
     @!%p3 bra $made;
     {made}
 $made:
-    bar.sync 0;
+    {met}
     @%p2 bra $reader;
     @!%p1 bra $end;
     {ask[0]}{asking}{ask[1]}
     bra $end;
 $reader:
-    {before}{after}{wait(THERE, 1, "second")}{loaded(1)}
+    {before}{after}{second}
 $end:
     ret;
 }}"""
@@ -162,8 +170,10 @@ def test_readers_wait_for_what_is_copied() -> None:
 
 def test_nothing_is_copied_over_what_is_read() -> None:
     boxes(code())
-    with pytest.raises(Race, match="may still read"):
+    with pytest.raises(Race, match="may still use"):
         boxes(code(after="@%p3 " + ARRIVE + loaded(0)))
+    with pytest.raises(Race, match="may still use"):
+        boxes(code(after=loaded(0) + "@%p3 " + ARRIVE + "st.shared.u32 [%r12], %r0;"))
     with pytest.raises(EmulatorError):  # the first may be over before anybody has seen it
         boxes(code(asking=""))
 
@@ -190,6 +200,22 @@ def test_threads_are_counted() -> None:
 def test_a_barrier_is_made_first() -> None:
     with pytest.raises(EmulatorError, match="no barrier"):
         boxes(code(made=""))
+    with pytest.raises(Race, match="still be making"):
+        boxes(code(met=""))
+    with pytest.raises(Race, match="without a fence"):
+        boxes(code(made=MADE.partition("fence")[0]))
+
+
+def test_a_barrier_is_left_alone() -> None:
+    with pytest.raises(Race, match="written over"):
+        boxes(code(after=loaded(0) + "@%p3 st.shared.u32 [%r10], %r0;\n@%p3 " + ARRIVE))
+    with pytest.raises(Race, match="over a barrier"):
+        boxes(code(copy=COPY.replace("[%r11]", "[%r13]")))
+
+
+def test_a_kernel_waits_for_its_copies() -> None:
+    with pytest.raises(Race, match="ends before"):
+        boxes(code(second=""))
 
 
 @pytest.mark.parametrize(
@@ -197,6 +223,7 @@ def test_a_barrier_is_made_first() -> None:
     [
         {"copy": COPY.replace("[%r10];", "[%r10], %rd0;")},
         {"asking": wait(READ, 0, "read").replace(".parity", "")},
+        {"asking": wait(READ, 0, "read").replace(".parity", ".parity.relaxed.cta")},
         {"made": "mbarrier.inval.shared::cta.b64 [%r10];"},
         {"after": "mbarrier.arrive.noComplete.shared::cta.b64 _, [%r10+8], 1;"},
     ],
