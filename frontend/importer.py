@@ -23,7 +23,13 @@ from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
 from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
 from tunefarm.frontend.dtypes import TF32, is_float, narrowest, numpy_dtype
 from tunefarm.frontend.half import half_types, widen_inside, widen_islands
-from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
+from tunefarm.frontend.onnx_file import (
+    ImportLimits,
+    bind_shapes,
+    input_specs,
+    name_plainly,
+    read_model,
+)
 from tunefarm.frontend.onnx_padding import fold_padding
 from tunefarm.frontend.onnx_passes import PASSES, Graph
 from tunefarm.frontend.pass_log import PassLog
@@ -166,6 +172,7 @@ def run_import(request: ImportRequest) -> None:
     from tunefarm.frontend import relax_layout, relax_passes
     from tunefarm.frontend.stored import save_program
 
+    name_plainly(model)
     module = relax_passes.from_onnx(model, log)
     temporary = request.directory.with_name(f".{request.directory.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)

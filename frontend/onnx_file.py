@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,3 +169,27 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     tensor = value.type.tensor_type
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
     return TensorSpec(value.name, tuple(d.dim_value for d in tensor.shape.dim), dtype)
+
+
+def name_plainly(model: onnx.ModelProto) -> None:
+    """Give inputs whose names are none in C names that are: the compiler for GPUs calls a kernel's
+    arguments after them."""
+    graph = model.graph
+    taken = {name for node in graph.node for name in (*node.input, *node.output)}
+    taken |= {one.name for one in (*graph.initializer, *graph.input, *graph.output)}
+    plain: dict[str, str] = {}
+    for one in _true_inputs(model):
+        if re.fullmatch(r"[A-Za-z_]\w*", one.name, re.ASCII):
+            continue
+        name = "input_" + re.sub(r"\W", "_", one.name, flags=re.ASCII)
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        plain[one.name] = one.name = name
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = plain.get(name, name)
+    for output in graph.output:  # which may be an input as it came
+        if output.name in plain:
+            through = onnx.helper.make_node("Identity", [plain[output.name]], [output.name])
+            graph.node.append(through)

@@ -130,15 +130,15 @@ def kernels(path: Path) -> Path:
     return _save(path, nodes, inputs, outputs, constants, opset=17)
 
 
-def renamed(model: Path, path: Path) -> Path:
+def renamed(model: Path, path: Path, before: str = "other_") -> Path:
     """The same network with other names of all its tensors."""
     other = onnx.load(model)
     for node in other.graph.node:
-        node.input[:] = [f"other_{name}" for name in node.input]
-        node.output[:] = [f"other_{name}" for name in node.output]
+        node.input[:] = [before + name for name in node.input]
+        node.output[:] = [before + name for name in node.output]
     for values in (other.graph.input, other.graph.output, other.graph.initializer):
         for value in values:
-            value.name = f"other_{value.name}"
+            value.name = before + value.name
     onnx.save(other, path)
     return path
 

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from tests.cuda import needs_compiler
-from tests.models import cnn
+from tests.models import cnn, renamed
 from tests.on_paper import RUN, all_submitted, on_paper
 from tunefarm.home import Home
 from tunefarm.results.bundle import open_bundle
@@ -36,14 +36,15 @@ def test_what_it_cannot_run_it_says(home: Home, arguments, code: int, words: str
 def test_a_network_that_was_built_without_a_device_computes_what_it_is_to_and_is_never_promoted(
     home: Home, tmp_path: Path
 ) -> None:
-    """In float32, and as another target where tf32 is allowed."""
-    model = cnn(tmp_path / "cnn.onnx", size=8)
+    """In float32, and as another target where tf32 is allowed; its tensors' names are none in C."""
+    model = renamed(cnn(tmp_path / "cnn.onnx", size=8), tmp_path / "named.onnx", "gpu_0/")
     plain, rounding = "cuda:arch=sm_86", "cuda:arch=sm_86:precision=tf32"  # the GPU's older
     rows = all_submitted(model, "--targets", f"{plain},{rounding}", "--no-device", "build")
     assert set(rows) == {plain, rounding}
     inputs, outputs = tmp_path / "x.npz", tmp_path / "y.npz"
-    np.savez(inputs, x=np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype("f4"))
-    (expected,) = onnxruntime.InferenceSession(model).run(None, {"x": np.load(inputs)["x"]})
+    given = {"gpu_0/x": np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype("f4")}
+    np.savez(inputs, **given)
+    (expected,) = onnxruntime.InferenceSession(model).run(None, given)
     for target, computed_in, off in ((plain, "float32", 1e-4), (rounding, "tf32", 4e-3)):
         row = rows[target]
         assert row["parity"] == {"max_abs_err": None, "max_rel_err": None, "passed": None}
@@ -58,7 +59,7 @@ def test_a_network_that_was_built_without_a_device_computes_what_it_is_to_and_is
         run = ("artifacts", "run", row["artifact"], "--inputs", inputs, "--outputs", outputs)
         ran = on_paper(*run, arch="sm_86")
         assert ran.returncode == 0, ran.stderr[-3000:]
-        np.testing.assert_allclose(np.load(outputs)["y"], expected, rtol=off, atol=1e-2 * off)
+        np.testing.assert_allclose(np.load(outputs)["gpu_0/y"], expected, rtol=off, atol=1e-2 * off)
     elsewhere = on_paper(*run, arch="sm_90")
     assert elsewhere.returncode == 6
     assert "sm_90" in elsewhere.stderr

@@ -12,7 +12,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tunefarm.errors import InvalidModel, UnsupportedModel, UsageError
-from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
+from tunefarm.frontend.onnx_file import (
+    ImportLimits,
+    bind_shapes,
+    input_specs,
+    name_plainly,
+    read_model,
+)
 from tunefarm.frontend.onnx_padding import fold_padding
 from tunefarm.frontend.onnx_passes import PASSES, Graph, fold_affine, fold_constants
 from tunefarm.frontend.zoo import zoo_model, zoo_names
@@ -242,3 +248,25 @@ def test_the_zoo_is_seeded() -> None:
     assert first == again != other
     with pytest.raises(UsageError, match="no network"):
         zoo_model("nonet")
+
+
+def test_inputs_get_names_that_a_compiler_takes() -> None:
+    nodes = [
+        helper.make_node("Add", ["a/b:0", "plain"], ["input_a_b_0"]),
+        helper.make_node("Mul", ["a/b:0", "input_a_b_0"], ["out/put"]),
+    ]
+    names = ("a/b:0", "plain", "1")
+    proto = model(nodes, [(n, [2]) for n in names], [("out/put", [2]), ("1", [2])])
+    given = {name: np.full(2, n + 1, np.float32) for n, name in enumerate(names)}
+
+    def computed(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return onnxruntime.InferenceSession(proto.SerializeToString()).run(None, inputs)
+
+    before = computed(given)
+    name_plainly(proto)
+    onnx.checker.check_model(proto)
+    assert [one.name for one in proto.graph.input] == ["input_a_b_0_", "plain", "input_1"]
+    assert [one.name for one in proto.graph.output] == ["out/put", "1"]
+    now = [one.name for one in proto.graph.input]
+    after = computed(dict(zip(now, given.values(), strict=True)))
+    assert all((one == other).all() for one, other in zip(before, after, strict=True))
