@@ -149,7 +149,8 @@ def chosen(plan: Plan) -> dict[str, tuple[float, float, dict[str, Any]]]:
 def choose(plan: Plan) -> None:
     program, target, best = plan.program, plan.target, chosen(plan)
     base, tuned = (plan.root / f"{name}.so" for name in ("base", "tuned"))
-    assemble(AssembleRequest(program.baseline, (), (), target, base))
+    # The same graph, so that its weights, which are most of the bundle, are the same file.
+    assemble(AssembleRequest(program.module, (), (), target, base))
     functions = [
         (function, task.id)
         for task in program.tasks
