@@ -109,7 +109,9 @@ PLAIN, SKETCHES = "plain cores", "tensor cores"
 """Kinds of schedules: TVM's sketches for the one and the other, and families of our own, which have
 their names."""
 TILES, ROWS = "tensor-tile", "warp-rows"
-KINDS = frozenset({PLAIN, SKETCHES, TILES, ROWS})
+FED = "tensor-tile, engine"
+"""Those whose operands Hopper's copy engine fetches."""
+KINDS = frozenset({PLAIN, SKETCHES, TILES, FED, ROWS})
 
 
 def workload(kernel: str, dtype: str) -> Any:
@@ -122,7 +124,7 @@ def elements(dtype: str) -> str:
 
 def kinds_of(dtype: str) -> frozenset[str]:
     """That are for a type alone: of tf32 those that use it, the others are float32's."""
-    return frozenset({TILES}) if dtype == TF32 else KINDS
+    return frozenset({TILES, FED}) if dtype == TF32 else KINDS
 
 
 def target_of(arch: str, dtype: str = "") -> Target:
@@ -196,7 +198,8 @@ def schedules(
         if proposal is None:
             continue
         how = kind_of(proposal.trace)
-        known[point.sketch] = how
+        if how in (PLAIN, SKETCHES):  # which have a sketch to themselves, and take long to apply
+            known[point.sketch] = how
         if len(found.setdefault(how, [])) < tried and proposal.trace not in found[how]:
             found[how].append(proposal.trace)
     return [
@@ -206,7 +209,8 @@ def schedules(
 
 
 def kind_of(trace: str) -> str:
-    family = (replay.completed_by(trace) or "").partition(" ")[0]
+    point = replay.completed_by(trace) or ""
+    family = FED if "feed=engine" in point else point.partition(" ")[0]
     return family or (SKETCHES if replay.rules_of(trace) else PLAIN)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import tvm
 from crossbuild import (
+    FED,
     FLOATS,
     PLAIN,
     ROWS,
@@ -159,7 +160,7 @@ class Bench:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Right ones of those tried, by kernel and kind of schedule, and what became of the others."""
-    kinds = ("untuned", PLAIN, SKETCHES, TILES, ROWS)
+    kinds = ("untuned", PLAIN, SKETCHES, TILES, FED, ROWS)
     lines = [
         "| kernel | type | " + " | ".join(kinds) + " | others |",
         "|---" * (3 + len(kinds)) + "|",
