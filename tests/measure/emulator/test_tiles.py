@@ -98,39 +98,29 @@ def test_hoppers_groups_are_right(stack) -> None:
     from tests.paper_gpu import checked
     from tests.products import convolution, product
 
+    two = POINT.format("groups", 128, 96, 64, 4, 8, 1)
+    one = POINT.format("groups", 64, 32, 32, 3, 4, 1) + " split=2"
     for turned in ((False, False), (False, True), (True, False), (True, True)):
         module = product("float16", (136, 104, 200), turned, after="bias")
-        checked(
-            stack,
-            module,
-            POINT.format("groups", 128, 96, 64, 4, 8, 1),
-            POINT.format("groups", 64, 32, 32, 3, 4, 1) + " split=2",
-        )
+        checked(stack, module, f"{two} feed=engine", *([two] if turned[0] else [one]))
     point = POINT.format("groups", 64, 64, 64, 3, 4, 1)
-    checked(stack, product("bfloat16", (64, 64, 128), batches=2), point)
-    checked(stack, product("int8", (64, 96, 160), (False, True)), point)
+    batches = product("bfloat16", (64, 64, 128), batches=2)
+    checked(stack, batches, point, f"{point} feed=engine")
+    checked(stack, product("int8", (64, 96, 160), (False, True)), point, f"{one} feed=engine")
     checked(stack, product("float16", (65, 67, 131), (True, False)), point)
     thirds = POINT.format("groups", 64, 64, 48, 3, 4, 1)
     checked(stack, convolution("float16", (9, 9, 16), 64, 3), point, thirds)
 
 
 @pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
-def test_what_hoppers_copy_engine_fetches_is_right(stack) -> None:
-    """In steps beyond the end of the depth, from a place in the midst of a batch, shared sums."""
+def test_hoppers_copy_engine_finds_heads_and_pixels(stack) -> None:
+    """Where they lie, in tiles that reach beyond their ends, and whoever has which tile."""
     from tests.paper_gpu import checked
-    from tests.products import attention, convolution, product
+    from tests.products import attention, convolution
 
-    point = POINT.format("groups", 64, 64, 64, 3, 4, 1)
-    two = POINT.format("groups", 128, 128, 64, 4, 8, 1)
-    batches = product("float16", (200, 136, 328), batches=2, after="bias")
-    checked(stack, batches, f"{two} feed=engine", f"{point} split=2 feed=engine")
-    turned = product("bfloat16", (136, 200, 200), (True, False), 3, "add")
-    checked(stack, turned, f"{point} band=4 feed=engine")
-    bytes_ = POINT.format("groups", 64, 64, 128, 3, 4, 1)
-    checked(stack, product("int8", (100, 144, 272), (False, True)), f"{bytes_} feed=engine")
-    checked(stack, convolution("float16", (7, 7, 64), 64, 1), f"{point} feed=engine")
-    heads = attention("float16", 3, 100, 2, 64)
-    checked(stack, heads, f"{point} feed=engine")
+    point = POINT.format("groups", 64, 64, 64, 3, 4, 1) + " feed=engine"
+    checked(stack, attention("float16", 2, 200, 2, 64), point.replace(" feed", " band=4 feed"))
+    checked(stack, convolution("float16", (7, 7, 72), 64, 1, after="add"), point)
 
 
 def test_factors_of_ten_bits_are_told_by_the_library(stack) -> None:
