@@ -16,6 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunefarm.devices.target import Target
 from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.channel_shuffle import Move, shuffled_groups
+from tunefarm.frontend.dtypes import HALF
 from tunefarm.frontend.pass_log import PassLog, run_passes
 from tunefarm.frontend.relax_operators import Layable
 
@@ -121,14 +122,19 @@ class _Absorber(PyExprMutator):  # type: ignore[misc]
         if groups is None:
             return call
         self.absorbed += 1
-        return self.builder_.call_te(
+        dtype = str(call.ty.dtype)
+        made = self.builder_.call_te(
             _shuffled_convolution,
             source,
             call.args[1],
             call.attrs,
             groups,
+            "float32" if dtype in HALF else dtype,  # as in `relax_half`
             primfunc_name_hint="shuffle_conv2d",
         )
+        if dtype not in HALF:
+            return made
+        return self.builder_.call_te(topi.cast, self.builder_.emit(made), dtype)
 
     def _shuffled(self, data: Any) -> tuple[Any, int | None]:
         """What `data` is a rearrangement of, and the groups of the channel shuffle that it is."""
@@ -157,9 +163,9 @@ def _shape(value: Any) -> tuple[int, ...] | None:
         return None
 
 
-def _shuffled_convolution(data: Any, weights: Any, attributes: Any, groups: int) -> Any:
-    """A convolution of the (N, H, W, C) tensor of which channel c is `data`'s channel
-    c % groups * (C // groups) + c // groups."""
+def _shuffled_convolution(data: Any, weights: Any, attributes: Any, groups: int, dtype: str) -> Any:
+    """A convolution, summed in `dtype`, of the (N, H, W, C) tensor of which channel c is `data`'s
+    channel c % groups * (C // groups) + c // groups."""
     each = int(data.shape[3]) // groups
     shuffled = te.compute(
         data.shape,
@@ -175,4 +181,5 @@ def _shuffled_convolution(data: Any, weights: Any, attributes: Any, groups: int)
         int(attributes.groups),
         "NHWC",
         "HWIO",
+        out_dtype=dtype,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -251,9 +252,22 @@ def by_default(module: Any, target: Target) -> Any:
         integer = any(spec.dtype.startswith("int8") for spec in argument_specs(function))
         kinds = others if integer else (rules.Matmul, *others)
         with tvm_target(target):
-            one = dlight.ApplyDefaultSchedule(*(k() for k in kinds))(tvm.IRModule({name: function}))
+            one = _by_rules(tvm.IRModule({name: function}), kinds)
         scheduled.update_func(scheduled.get_global_var(name.name_hint), one[name])
     return scheduled
+
+
+def _by_rules(module: Any, kinds: Sequence[Any]) -> Any:
+    """By the first of these rules that applies; the last one always does."""
+    from tvm.s_tir import dlight
+
+    for first in range(len(kinds)):
+        try:
+            return dlight.ApplyDefaultSchedule(*(kind() for kind in kinds[first:]))(module)
+        except Exception:  # of a rule that takes a kernel for what it is not
+            if first == len(kinds) - 1:
+                raise
+    return module
 
 
 def kernel_module(function: Any) -> tuple[Any, Any, tuple[tuple[int, TensorSpec], ...]]:

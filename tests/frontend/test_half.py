@@ -31,6 +31,7 @@ from tunefarm.frontend.half import (
 )
 from tunefarm.frontend.importer import ImportRequest, run_import
 from tunefarm.frontend.onnx_passes import Graph
+from tunefarm.frontend.program import load_program
 from tunefarm.frontend.zoo import write_zoo_model, zoo_model
 
 TERMS = 4096
@@ -247,7 +248,6 @@ def test_sums_are_made_in_float32(kind: str, target: str, tmp_path: Path) -> Non
     import tvm
     from tvm import relax
 
-    from tunefarm.frontend.program import load_program
     from tunefarm.frontend.stored import load_program_module
 
     path = sums(tmp_path / "m.onnx", kind)
@@ -268,10 +268,35 @@ def test_sums_are_made_in_float32(kind: str, target: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.tvm
+def test_grouped_convolutions_of_shuffled_channels_sum_in_float32(tmp_path: Path) -> None:
+    """And have kernels by default, though TVM's rule for sums is at a loss with them."""
+    from tvm import tirx
+    from tvm.s_tir import SBlock
+    from tvm_ffi import structural_walk
+
+    from tunefarm.devices.gpu import completed
+    from tunefarm.search.replay import by_default, load_workload
+
+    path = models.shuffled(tmp_path / "m.onnx")
+    path.write_bytes(narrowed(onnx.load(path), "float16").SerializeToString())
+    target = completed(parse_target("cuda:arch=sm_90"))
+    run_import(ImportRequest(path, tmp_path / "program", target))
+    program = load_program(tmp_path / "program")
+    assert "shuffle_conv2d_cast" in {task.name for task in program.tasks}
+    for task in program.tasks:
+        module = load_workload(program.workload(task.id))
+        blocks: list = []
+        structural_walk(module["main"].body, (SBlock, blocks.append))
+        summed = [one.body for one in blocks if one.init is not None]
+        kinds = {str(one.buffer.dtype) for one in summed if isinstance(one.value, tirx.Add)}
+        assert not kinds & {*HALF}, task.name
+        assert by_default(module, target)["main"] is not None
+
+
+@pytest.mark.tvm
 @pytest.mark.parametrize("name", ["decoder", "mobilenet_v2", "zfnet512"])
 def test_networks_of_the_zoo_are_imported_in_bfloat16_for_a_gpu(name: str, tmp_path: Path) -> None:
     """With masks, bounded rectifiers and local normalisation."""
-    from tunefarm.frontend.program import load_program
 
     path = write_zoo_model(name, tmp_path / "m.onnx", dtype="bfloat16")
     run_import(ImportRequest(path, tmp_path / "program", parse_target("cuda:arch=sm_80")))
@@ -318,7 +343,6 @@ def test_weights_in_bfloat16_are_loaded(tmp_path: Path) -> None:
 
 def compiled_for_a_processor(root: Path):
     """What was imported for a GPU into ``program``, to see what it computes."""
-    from tunefarm.frontend.program import load_program
     from tunefarm.measure.assemble import AssembleRequest, run_assemble
     from tunefarm.measure.model import CompiledModel
 
