@@ -243,7 +243,6 @@ def by_default(module: Any, target: Target) -> Any:
 
     rules = dlight.gpu
     others = (rules.GEMV, rules.Reduction, rules.GeneralReduction, rules.Fallback)
-    # It changes the module that it is given.
     scheduled = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
     for name, function in module.functions_items():
         if not isinstance(function, tvm.tirx.PrimFunc):
@@ -252,22 +251,31 @@ def by_default(module: Any, target: Target) -> Any:
         integer = any(spec.dtype.startswith("int8") for spec in argument_specs(function))
         kinds = others if integer else (rules.Matmul, *others)
         with tvm_target(target):
-            one = _by_rules(tvm.IRModule({name: function}), kinds)
-        scheduled.update_func(scheduled.get_global_var(name.name_hint), one[name])
+            made = _by_rules(function, kinds)
+        scheduled.update_func(scheduled.get_global_var(name.name_hint), made)
     return scheduled
 
 
-def _by_rules(module: Any, kinds: Sequence[Any]) -> Any:
-    """By the first of these rules that applies; the last one always does."""
-    from tvm.s_tir import dlight
+def _by_rules(function: Any, kinds: Sequence[Any]) -> Any:
+    """By the first of these rules that makes a kernel of it. Some take a kernel for what it is not:
+    they fail, or fold it by threads in an order that the compiler refuses."""
+    from tvm.s_tir import dlight, transform
 
-    for first in range(len(kinds)):
+    lowered = tvm.transform.Sequential(
+        [transform.CanonicalizeLoop(), transform.LowerCrossThreadReduction()]
+    )
+
+    def made(rules: Sequence[Any]) -> Any:
+        module = tvm.IRModule({"main": function})  # which is changed
+        return dlight.ApplyDefaultSchedule(*(kind() for kind in rules))(module)
+
+    for first in range(len(kinds) - 1):
         try:
-            return dlight.ApplyDefaultSchedule(*(kind() for kind in kinds[first:]))(module)
-        except Exception:  # of a rule that takes a kernel for what it is not
-            if first == len(kinds) - 1:
-                raise
-    return module
+            lowered(module := made(kinds[first:]))
+            return module["main"]
+        except Exception:  # of many types
+            continue
+    return made(kinds[-1:])["main"]
 
 
 def kernel_module(function: Any) -> tuple[Any, Any, tuple[tuple[int, TensorSpec], ...]]:
