@@ -350,7 +350,8 @@ def expected_s(plan: Plan, arch: Arch) -> float:
     )
     busy = costs.overlapped(parts, _SEEN)
     # What is read element by element is waited for before it is stored, in the same step.
-    ahead = 1 if min(one.pieces) == SINGLE_BYTES and sum(plan.copies) else plan.ahead
+    alone = min(one.pieces) == SINGLE_BYTES and tile.feed is Feed.THREADS
+    ahead = 1 if alone else plan.ahead
     step = max(resident * busy, busy + costs.LATENCY / ahead) + _BARRIER
     laid = costs.stored(tile.rows, tile.columns) * (1.0 if tile.split == 1 else 3.0)
     waves = ceil(blocks / (resident * arch.multiprocessors))
