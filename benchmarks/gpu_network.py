@@ -7,9 +7,10 @@
     python benchmarks/gpu_network.py table DIR [--rivals rivals.json]
 
 First every kernel's likeliest schedules are measured, with arguments as cold as in the network;
-then the network of the fastest right ones beside the untuned build, in processes of its own, and
-what it computes is held against ONNX Runtime. (A job does the same by `submit --measure-by-bundle`
-and decides by races and finals, in more journeys.) `--rivals` is the file of `gpu_rivals.py`.
+then the network of the fastest right ones beside the same graph untuned, in processes of its own,
+and what it computes is held against ONNX Runtime. (A job does the same by `submit
+--measure-by-bundle` and decides by races and finals, in more journeys.) `--rivals` is the file of
+`gpu_rivals.py`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tunefarm.measure.emulator.faults import EmulatorError, Race, Unsupported
+from tunefarm.measure.emulator.memory import WARP
 from tunefarm.measure.emulator.ptx import Instruction, Literal, Symbol
 from tunefarm.measure.emulator.values import Array
 
@@ -23,7 +24,6 @@ _BYTES = 8
 """Of a barrier."""
 _MOST = 64
 """Barriers of a block."""
-WARP = 32
 
 
 class Barriers:

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.measure.emulator.barriers import WARP
 from tunefarm.measure.emulator.faults import EmulatorError, IllegalAddress, Race, Unsupported
-from tunefarm.measure.emulator.memory import GLOBAL
+from tunefarm.measure.emulator.memory import GLOBAL, PIECE, WARP
 from tunefarm.measure.emulator.ptx import Instruction, Vector
 from tunefarm.measure.emulator.values import Array
 
@@ -29,7 +28,6 @@ Step = Callable[[Any], None]
 MAP_BYTES = 128
 _MAP = struct.Struct("<4s4B Q 5Q 4Q 5H")
 _MAGIC = b"TMAP"
-PIECE = 16
 _BEGINS = 128
 """What a box in shared memory begins at a multiple of, in bytes."""
 _WIDTHS = {0: 0, 1: 32, 2: 64, 3: 128}

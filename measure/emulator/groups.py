@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tunefarm.measure.emulator.faults import EmulatorError, Race, Unsupported
-from tunefarm.measure.emulator.memory import ALL_OF_A_WARP
+from tunefarm.measure.emulator.memory import ALL_OF_A_WARP, PIECE, WARP
 from tunefarm.measure.emulator.ptx import SIZES, Instruction, Literal
 from tunefarm.measure.emulator.values import UNSIGNED, Array
 from tunefarm.measure.emulator.warps import multiplied, parts_of, shape_of
@@ -25,11 +25,8 @@ from tunefarm.measure.emulator.warps import multiplied, parts_of, shape_of
 Step = Callable[[Any], None]
 GROUP, ROWS = 128, 64
 """Threads of a group, and rows that it multiplies."""
-_WARP = 32
 _STEP_BYTES = 32
 """Of each line of an operand, that one instruction reads."""
-_PIECE = 16
-"""Bytes that are read as a whole, from a multiple of as many on; no thread writes more at once."""
 _WIDTHS = {1: 128, 2: 64, 3: 32}
 """Bytes of the lines that a descriptor's modes are for."""
 
@@ -52,7 +49,7 @@ class Groups:
         self._run = run
         self._closed = np.zeros((run.blocks, -(-run.threads // GROUP)), np.int32)
         self._reading: list[_Reading] = []
-        self._busy = np.zeros(len(run.shared.bytes) // _PIECE, np.int64)
+        self._busy = np.zeros(len(run.shared.bytes) // PIECE, np.int64)
         self._unfenced = np.zeros(run.shape, bool)
 
     def wrote(self, threads: Array) -> None:
@@ -69,7 +66,7 @@ class Groups:
         Raises:
             Race: something is read there that nobody has waited for.
         """
-        if self._reading and self._busy[places // _PIECE].any():
+        if self._reading and self._busy[places // PIECE].any():
             raise Race("write to shared memory that tensor cores still read")
 
     def reads(self, here: Array, places: Array) -> None:
@@ -79,7 +76,7 @@ class Groups:
         """
         if (self._unfenced.any(-1) & here.any(-1)).any():
             raise Race("tensor cores read shared memory that was written without a fence")
-        pieces = places.reshape(*here.shape, -1) // _PIECE
+        pieces = places.reshape(*here.shape, -1) // PIECE
         self._may_use(here, pieces)
         self._reading.append(_Reading(here.copy(), self._closed.copy(), pieces))
         self._busy += self._counted(pieces[here])
@@ -116,11 +113,11 @@ class Groups:
 
 def _first(group: Array) -> Array:
     """Of its warps."""
-    return group * (GROUP // _WARP)
+    return group * (GROUP // WARP)
 
 
 def _warps_of(group: Array) -> Array:
-    return _first(group)[:, None] + np.arange(GROUP // _WARP)
+    return _first(group)[:, None] + np.arange(GROUP // WARP)
 
 
 def _by_group(run: Any, value: Array) -> Array:
@@ -173,7 +170,7 @@ def make(translator: Any, instruction: Instruction) -> Step:
 def sum_places(columns: int) -> tuple[Array, Array]:
     """Rows and columns of a group's sums, by (thread, register)."""
     thread, register = np.ogrid[:GROUP, : columns // 2]
-    row = thread // _WARP * 16 + thread % _WARP // 4 + register // 2 % 2 * 8
+    row = thread // WARP * 16 + thread % WARP // 4 + register // 2 % 2 * 8
     column = register // 4 * 8 + thread % 4 * 2 + register % 2
     shape = (GROUP, columns // 2)
     return np.broadcast_to(row, shape), np.broadcast_to(column, shape)

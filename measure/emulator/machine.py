@@ -15,7 +15,7 @@ import numpy as np
 
 from tunefarm.measure.emulator.barriers import Barriers
 from tunefarm.measure.emulator.copies import Copies
-from tunefarm.measure.emulator.engine import PIECE, Engine
+from tunefarm.measure.emulator.engine import Engine
 from tunefarm.measure.emulator.faults import (
     EmulatorError,
     IllegalAddress,
@@ -28,7 +28,9 @@ from tunefarm.measure.emulator.memory import (
     LOCAL,
     PARAMETER_BITS,
     PARAMETERS,
+    PIECE,
     SHARED,
+    WARP,
     WARP_BITS,
     Blocks,
     Global,
@@ -38,7 +40,6 @@ from tunefarm.measure.emulator.ptx import SIZES, Kernel, Module, Register
 from tunefarm.measure.emulator.translate import Code, translate
 from tunefarm.measure.emulator.values import DTYPES, Array
 
-WARP = 32
 _LANES = 8192
 """Threads that run at once, more or less: enough to make NumPy's calls worth it."""
 _REGISTER_BYTES = 512 << 20

@@ -201,6 +201,10 @@ class Threads(Memory):
         return self._first + offsets
 
 
+WARP = 32
+"""Threads of one."""
+PIECE = 16
+"""Bytes that are moved as a whole, from a multiple of as many on; no thread writes more at once."""
 WARP_BITS = 24
 """Of a moment, that count the warp's own meetings."""
 ALL_OF_A_WARP = -2

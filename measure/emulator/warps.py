@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from tunefarm.measure.emulator.faults import EmulatorError, IllegalAddress, Unsupported
-from tunefarm.measure.emulator.memory import ALL_OF_A_WARP
+from tunefarm.measure.emulator.memory import ALL_OF_A_WARP, PIECE, WARP
 from tunefarm.measure.emulator.operations import COMBINED
 from tunefarm.measure.emulator.ptx import SIZES, Instruction, Operand, Pair, Vector, space_of
 from tunefarm.measure.emulator.values import UNSIGNED, Array, to_half, unpacked
 
 Step = Callable[[Any], None]
-WARP = 32
 _LANE = np.arange(WARP)
 ALIGNED = 16
 """Bytes, of which where matrices begin, and from line to line, are multiples."""
@@ -197,7 +196,7 @@ def _access(run: Any, space: str, address: Array, size: int, writes: bool) -> tu
         note(places[active], size, all_of_it, warp[active].astype(np.int32), moment[active])
         if run.barriers.used:
             block = np.broadcast_to(np.arange(run.blocks)[:, None, None, None], offsets.shape)
-            pieces = places[active] // 16
+            pieces = places[active] // PIECE
             run.engine.touches(block[active], warp[active], pieces, writes)
     return memory, places
 
