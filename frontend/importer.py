@@ -169,7 +169,7 @@ def run_import(request: ImportRequest) -> None:
     inputs = input_specs(model)
     _check_inputs(inputs)
 
-    from tunefarm.frontend import relax_layout, relax_passes
+    from tunefarm.frontend import relax_attention, relax_layout, relax_passes
     from tunefarm.frontend.stored import save_program
 
     name_plainly(model)
@@ -184,7 +184,8 @@ def run_import(request: ImportRequest) -> None:
         save_program(baseline, temporary / "baseline.json")
         wanted = relax_layout.Layout(request.layout) if request.layout else None
         laid = relax_layout.convert_layout(module, request.target, log, wanted)
-        module = relax_passes.fast_math(laid.module, request.target, log)
+        module = relax_attention.gather_attention(laid.module, request.target, log)
+        module = relax_passes.fast_math(module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
         flops = relax_passes.flops_by_name(module)  # before one operation becomes many
         module = relax_passes.cheapen(module, request.target, log)

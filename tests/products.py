@@ -89,6 +89,68 @@ def attention(dtype: str, batches: int, rows: int, heads: int, depth: int) -> tv
     return _finished([q, k], scores, dtype, "")
 
 
+def whole_attention(
+    dtype: str,
+    batches: int,
+    heads: int,
+    sizes: tuple[int, int, int, int],
+    scores: str = "scale",
+    apart: bool = False,
+) -> tvm.IRModule:
+    """`sizes`: queries, keys, what both have of, and what values have; heads lie side by side, in
+    what goes in and what comes out, or `apart`, keys turned. `scores`: what is done to them:
+    nothing, ``scale``, ``mask``, another tensor added for each head, or ``causal``, one that is the
+    same for all and leaves out what is later."""
+    rows, keys, depth, columns = _long(sizes)
+    many, batches_ = _long([heads, batches])
+
+    def given(name: str, count: Any, size: Any) -> Any:
+        if not apart:
+            return te.placeholder((batches_, count, many, size), dtype, name)
+        shape = (size, count) if name == "k" else (count, size)
+        return te.placeholder((batches_, many, *shape), dtype, name)
+
+    q, k, v = given("q", rows, depth), given("k", keys, depth), given("v", keys, columns)
+
+    def at(tensor: Any, b: Any, h: Any, line: Any, term: Any) -> Any:
+        if not apart:
+            place = (b, line, h, term)
+        else:
+            place = (b, h, term, line) if tensor is k else (b, h, line, term)
+        return _wide(tensor, place, dtype)
+
+    d, j = te.reduce_axis((0, depth), "d"), te.reduce_axis((0, keys), "j")
+    inputs = [q, k, v]
+    made = te.compute(
+        (batches_, many, rows, keys),
+        lambda b, h, i, j: te.sum(at(q, b, h, i, d) * at(k, b, h, j, d), d),
+        "scores",
+    )
+    if scores != "":
+        made = topi.multiply(made, tvm.tirx.const(float(sizes[2]) ** -0.5, "float32"))
+    if scores in ("mask", "causal"):
+        shape = (batches_, many, rows, keys) if scores == "mask" else (rows, keys)
+        mask = te.placeholder(shape, dtype, "mask")
+        inputs.append(mask)
+        value = topi.cast(mask, "float32")
+        if scores == "causal":
+            value = te.compute(
+                shape, lambda i, j: te.if_then_else(j > i, -1e4 + value[i, j], 0.0), "later"
+            )
+        made = topi.add(made, value)
+    weights = topi.cast(topi.nn.softmax(made, axis=-1), dtype)
+    mixed = te.compute(
+        (batches_, many, rows, columns),
+        lambda b, h, i, c: te.sum(weights[b, h, i, j].astype("float32") * at(v, b, h, j, c), j),
+        "mixed",
+    )
+    result = topi.cast(mixed, dtype)
+    if not apart:
+        result = topi.transpose(result, [0, 2, 1, 3])
+        result = topi.reshape(result, (batches_, rows, many * columns))
+    return workload([*inputs, result])
+
+
 def convolution(
     dtype: str,
     image: tuple[int, int, int],

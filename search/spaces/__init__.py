@@ -27,6 +27,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     """Every family that fits, and TVM's own sketches, so that no kernel is without a space; its
     hardware models corrected by `transfer`. Most families are of processors; on a GPU there are
     tiles for its tensor cores, rows on its warps, and sketches for both kinds of cores."""
+    from tunefarm.search.spaces.attention_tile.space import ATTENTION_TILES
     from tunefarm.search.spaces.elementwise import elementwise_space
     from tunefarm.search.spaces.fold import fold_space
     from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
@@ -44,7 +45,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
         *(rowwise_space, elementwise_space, windows_space, fold_space),
     )
     if target.kind == "cuda":
-        own = (TENSOR_TILES.space, tensor_core_space, WARP_ROWS.space)
+        own = (TENSOR_TILES.space, ATTENTION_TILES.space, tensor_core_space, WARP_ROWS.space)
     for factory in (*own, *_FACTORIES.values()):
         space = factory(workload, target)
         if space is not None:

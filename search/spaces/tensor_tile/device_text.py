@@ -19,7 +19,7 @@ GROUP_ROWS = 64
 """Rows that the four warps of a group multiply together on Hopper."""
 GROUP = 128
 """Threads of such a group."""
-_TYPES = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float32": "tf32"}
+TYPES = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float32": "tf32"}
 _SUMS = {"float32": ("float", "f", "f32"), "int32": ("int", "r", "s32")}
 
 
@@ -122,7 +122,7 @@ class Shape:
         left, right = self.left, self.right
         sides = "".join("k" if one.deep else "n" for one in (left, right))
         return (
-            f"{'groups' if self.grouped else 'warps'}_{_TYPES[self.dtype]}_{left.lines}x"
+            f"{'groups' if self.grouped else 'warps'}_{TYPES[self.dtype]}_{left.lines}x"
             f"{right.lines}x{left.depth}_{self.warps_down}x{self.warps_across}_{sides}"
         )
 
@@ -152,7 +152,7 @@ def lay_down(shape: Shape, row_bytes: int) -> Function:
     kind, letter, _ = _SUMS[shape.sums]
     down, across = shape.fragments
     body = f"""\
-{_warp_place(shape)}
+{place_of_warp(shape)}
   to += (row + lane / 4) * {row_bytes} + (column + lane % 4 * 2) * 4;
   #pragma unroll
   for (int i = 0; i < {down}; ++i) {{
@@ -194,7 +194,7 @@ def pick_up(sums: str, count: int) -> Function:
 # --------------------------------------------------------------------------- warp by warp
 
 
-def _warp_place(shape: Shape) -> str:
+def place_of_warp(shape: Shape) -> str:
     down, across = shape.fragments
     return (
         "  const unsigned lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;\n"
@@ -215,26 +215,14 @@ def _at(layout: TileLayout, across: str, chunk: str) -> str:
 def _by_warps(shape: Shape) -> str:
     down, across = shape.fragments
     kind, letter, sums = _SUMS[shape.sums]
-    of, each = _TYPES[shape.dtype], shape.left.element_bytes
+    of, each = TYPES[shape.dtype], shape.left.element_bytes
     depth = STEP_BYTES // each
-    if shape.left.deep:
-        a = _at(shape.left, f"row + i * {MMA_ROWS} + lane % 16", "k * 2 + lane / 16")
-    else:
-        a = _at(shape.left, "k * 16 + lane % 8 + lane / 16 * 8", "row / 8 + i * 2 + lane / 8 % 2")
-    if shape.right.deep:
-        b = _at(
-            shape.right,
-            f"column + j * {MMA_COLUMNS} + lane % 8 + lane / 16 * 8",
-            "k * 2 + lane / 8 % 2",
-        )
-    else:
-        b = _at(shape.right, "k * 16 + lane % 16", "column / 8 + j + lane / 16")
-    right = _matrices(b, "b[at][j][0], b[at][j][1], b[at][j + 1][0], b[at][j + 1][1]", shape.right)
+    right = matrices_of_right(shape, "b[at][j][0], b[at][j][1], b[at][j + 1][0], b[at][j + 1][1]")
     if of == "tf32" and not shape.right.deep:
         right = _words_of_right(shape)
     rounded = _rounded(shape) if of == "tf32" else ""
     return f"""\
-{_warp_place(shape)}
+{place_of_warp(shape)}
   unsigned a[2][{down}][4], b[2][{across}][2];
   #pragma unroll
   for (int turn = 0; turn <= {shape.steps}; ++turn) {{
@@ -242,7 +230,7 @@ def _by_warps(shape: Shape) -> str:
       const int k = turn, at = turn & 1;
       #pragma unroll
       for (int i = 0; i < {down}; ++i) {{
-        {_matrices(a, "a[at][i][0], a[at][i][1], a[at][i][2], a[at][i][3]", shape.left)}
+        {matrices_of_left(shape, "a[at][i][0], a[at][i][1], a[at][i][2], a[at][i][3]")}
       }}
       #pragma unroll
       for (int j = 0; j < {across}; j += 2) {{
@@ -267,8 +255,28 @@ def _by_warps(shape: Shape) -> str:
   }}"""
 
 
-def _matrices(address: str, into: str, layout: TileLayout) -> str:
-    side = "left" if into.startswith("a") else "right"
+def matrices_of_left(shape: Shape, into: str) -> str:
+    """Sixteen rows `i` of a warp's and a step `k`, into four registers of a thread."""
+    if shape.left.deep:
+        place = _at(shape.left, f"row + i * {MMA_ROWS} + lane % 16", "k * 2 + lane / 16")
+    else:
+        term = "k * 16 + lane % 8 + lane / 16 * 8"
+        place = _at(shape.left, term, "row / 8 + i * 2 + lane / 8 % 2")
+    return _matrices("left", place, into, shape.left)
+
+
+def matrices_of_right(shape: Shape, into: str) -> str:
+    """The columns `j` and `j + 1`, eight each, of a warp's and a step `k`, into two registers of a
+    thread each."""
+    if shape.right.deep:
+        line = f"column + j * {MMA_COLUMNS} + lane % 8 + lane / 16 * 8"
+        place = _at(shape.right, line, "k * 2 + lane / 8 % 2")
+    else:
+        place = _at(shape.right, "k * 16 + lane % 16", "column / 8 + j + lane / 16")
+    return _matrices("right", place, into, shape.right)
+
+
+def _matrices(side: str, address: str, into: str, layout: TileLayout) -> str:
     names = ", ".join(f'"=r"({name})' for name in into.split(", "))
     turned = "" if layout.deep else ".trans"
     return (
@@ -330,7 +338,7 @@ def _step(layout: TileLayout, k: int) -> int:
 
 def _by_groups(shape: Shape) -> str:
     _, letter, sums = _SUMS[shape.sums]
-    of, columns = _TYPES[shape.dtype], shape.right.lines
+    of, columns = TYPES[shape.dtype], shape.right.lines
     depth = STEP_BYTES // shape.left.element_bytes
     held = ", ".join(f"%{n}" for n in range(shape.held))
     operands = ", ".join(f'"+{letter}"(sums[{n}])' for n in range(shape.held))

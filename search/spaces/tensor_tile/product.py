@@ -124,9 +124,9 @@ def product_of(workload: Any) -> Product | None:
     before, block, after, rest = found
     if rest or not isinstance(block.node.body.value, tirx.Add) or not sums_from_zero(block):
         return None
-    terms = _terms(block)
+    terms = terms_of(block)
     made = {stage.node.body.buffer: stage for stage in before}
-    read = [_read(block, term, made) for term in terms or ()]
+    read = [read_of(block, term, made) for term in terms or ()]
     if len(read) != 2 or None in read:
         return None
     followers = tuple(_after(stage, made) for stage in after)
@@ -140,7 +140,7 @@ def _after(stage: Stage, before: Mapping[Any, Stage]) -> After:
 
 
 @dataclass(frozen=True)
-class _Read:
+class Read:
     """See `Operand`; `axes`: that it depends on."""
 
     buffer: Any
@@ -149,7 +149,7 @@ class _Read:
     axes: frozenset[int]
 
 
-def _terms(block: Stage) -> tuple[Any, Any] | None:
+def terms_of(block: Stage) -> tuple[Any, Any] | None:
     """The two loads whose product is summed, of one type, in the type that it is summed in."""
     value = block.node.body.value.b
     sums = str(block.node.body.buffer.dtype)
@@ -167,7 +167,7 @@ def _terms(block: Stage) -> tuple[Any, Any] | None:
     return loads[0], loads[1]
 
 
-def _read(block: Stage, load: Any, made: Mapping[Any, Stage]) -> _Read | None:
+def read_of(block: Stage, load: Any, made: Mapping[Any, Stage]) -> Read | None:
     """What a load comes to, through the stages before that copy, pad or arrange anew."""
     condition: Any = None
     while load.source in made:
@@ -192,14 +192,14 @@ def _read(block: Stage, load: Any, made: Mapping[Any, Stage]) -> _Read | None:
         return None  # where it lies is read as well, and beyond the end nobody may
     variables = [v.var for v in block.node.iter_vars]
     depends = frozenset(i for i, variable in enumerate(variables) if uses(places, variable))
-    return _Read(load.source, tuple(load.indices), condition, depends)
+    return Read(load.source, tuple(load.indices), condition, depends)
 
 
 def _is_nought(expression: Any) -> bool:
     return expression is None or (isinstance(expression, tirx.IntImm) and int(expression) == 0)
 
 
-def _product(block: Stage, read: list[_Read], after: tuple[After, ...]) -> Product | None:
+def _product(block: Stage, read: list[Read], after: tuple[After, ...]) -> Product | None:
     axes = range(len(block.axes))
     depth = tuple(i for i in axes if block.axes[i].reduces)
     spatial = [i for i in axes if not block.axes[i].reduces]
@@ -219,7 +219,7 @@ def _product(block: Stage, read: list[_Read], after: tuple[After, ...]) -> Produ
     if any(i in right.axes and block.axes[i].extent > 1 for i in rows):
         return None
     operands = [
-        _operand(block, one, lines, depth) for one, lines in ((left, rows), (right, columns))
+        operand_of(block, one, lines, depth) for one, lines in ((left, rows), (right, columns))
     ]
     if operands[0] is None or operands[1] is None:
         return None
@@ -227,8 +227,8 @@ def _product(block: Stage, read: list[_Read], after: tuple[After, ...]) -> Produ
     return Product(block, batch, depth, operands[0], operands[1], after, dtype, _SUMS[dtype])
 
 
-def _operand(
-    block: Stage, read: _Read, lines: tuple[int, ...], depth: tuple[int, ...]
+def operand_of(
+    block: Stage, read: Read, lines: tuple[int, ...], depth: tuple[int, ...]
 ) -> Operand | None:
     """None where not even the shortest copy has elements that lie side by side, and they are not
     read one by one either."""
@@ -246,7 +246,7 @@ def _operand(
     return Operand(read.buffer, read.indices, read.condition, lines, not beside, 1)
 
 
-def _together(block: Stage, read: _Read, axis: int, piece: int) -> bool:
+def _together(block: Stage, read: Read, axis: int, piece: int) -> bool:
     """Whether each `piece` elements along `axis` can be copied at once, under one condition."""
     variables = [v.var for v in block.node.iter_vars]
     extents = {v: one.extent for v, one in zip(variables, block.axes, strict=True)}

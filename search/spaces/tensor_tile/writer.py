@@ -9,7 +9,6 @@ efficient matrix products); images are read as matrices without being copied fir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
@@ -19,14 +18,14 @@ from tvm.ir.expr import TensorLoad, Var
 from tvm_ffi import structural_map
 
 from tunefarm.search.spaces.tensor_tile import device_text as text
+from tunefarm.search.spaces.tensor_tile.copies import Side, Team, axes_at, copied, inside
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
 from tunefarm.search.spaces.tensor_tile.product import Operand, Product
-from tunefarm.search.spaces.tensor_tile.tile import SINGLE_BYTES, VECTOR, Matrices, Plan
+from tunefarm.search.spaces.tensor_tile.tile import VECTOR, Matrices, Plan
 from tunefarm.search.spaces.written import (
     Writer,
     all_of,
     call,
-    coordinates,
     local,
     number,
     when,
@@ -130,19 +129,18 @@ class TileWriter(Writer):
 
     def _summed(self, batch: Any, part: Any, row: Any, column: Any) -> list[Any]:
         plan, shape, stages = self._plan, self._plan.shape, self._tile.stages
+        product = self._product
         grouped, steps, ahead = shape.grouped, plan.steps, plan.ahead
         begun = call(text.copies_begun())
 
         def copies(step: Any, slot: Any) -> Any:
             to = self._start + tirx.Cast("uint32", self.simple(slot * plan.stage_bytes))
             term = (part * steps + step) * self._tile.depth
-            product = self._product
+            beside = to + shape.left.bytes
             return tirx.SeqStmt(
                 [
-                    self._copied(product.left, shape.left, to, batch, row, term),
-                    self._copied(
-                        product.right, shape.right, to + shape.left.bytes, batch, column, term
-                    ),
+                    self._copied(product.left, shape.left, to, (batch, row, term)),
+                    self._copied(product.right, shape.right, beside, (batch, column, term)),
                 ]
             )
 
@@ -175,53 +173,13 @@ class TileWriter(Writer):
         return text_
 
     def _copied(
-        self, operand: Operand, layout: TileLayout, to: Any, batch: Any, line: Any, term: Any
+        self, operand: Operand, layout: TileLayout, to: Any, place: tuple[Any, Any, Any]
     ) -> Any:
         """One step's copies of one operand, by all threads."""
-        piece = operand.piece
-        along = (layout.depth if layout.deep else layout.lines) // piece
-        pieces = along * layout.across
-        product = self._product
-
-        def one(turn: Any) -> Any:
-            which = turn * self._tile.threads + self._thread
-            across, beside = tirx.floordiv(which, along), tirx.floormod(which, along) * piece
-            inner_line, inner_term = (across, beside) if layout.deep else (beside, across)
-            of_line, of_term = line + inner_line, term + inner_term
-            # The other operand's lines do not count here, but for those of which there is one.
-            axes = self._axes(range(len(product.block.axes)), number(0))
-            axes |= self._axes(product.batch, batch)
-            axes |= self._axes(operand.lines, of_line)
-            axes |= self._axes(product.depth, of_term)
-            indices = [self.simple(renamed(index, axes)) for index in operand.indices]
-            condition = operand.condition
-            there = all_of(
-                [
-                    self._inside(of_line, product.extent(operand.lines), layout.lines),
-                    self._inside(of_term, product.length, self._tile.depth * self._tile.split),
-                    None if condition is None else renamed(condition, axes),
-                ]
-            )
-            said = number(1) if there is None else tirx.Cast("int32", self.simple(there))
-            source = tirx.address_of(tirx.BufferLoad(operand.buffer, indices))
-            place = to + tirx.Cast("uint32", self.simple(layout.offset(inner_line, inner_term)))
-            size = piece * product.element_bytes
-            copy = text.copy_single() if size == SINGLE_BYTES else text.copy_piece(size)
-            return call(copy, place, source, said)
-
-        count = pieces // self._tile.threads
-        return self.unrolled("piece", count, one)
-
-    def _inside(self, place: Any, length: int, tile: int) -> Any:
-        """None where no tile reaches beyond the end."""
-        return None if length % tile == 0 else place < length
-
-    def _axes(self, axes: Sequence[int], place: Any) -> dict[Any, Any]:
-        """Values of the block's variables at a place among all of these axes."""
-        block = self._product.block
-        variables = [v.var for v in block.node.iter_vars]
-        values = coordinates(place, [block.axes[axis].extent for axis in axes])
-        return {variables[axis]: value for axis, value in zip(axes, values, strict=True)}
+        product, tile = self._product, self._tile
+        side = Side(operand, product.block, product.batch, product.depth)
+        team = Team(tile.threads, self._thread)
+        return copied(self, side, layout, to, place, team, tile.depth * tile.split)
 
     # ------------------------------------------------------------------------ finishing
 
@@ -235,8 +193,8 @@ class TileWriter(Writer):
             beside = tirx.floormod(which, vectors) * self._vector
             there = all_of(
                 [
-                    self._inside(row + line, self._product.rows, tile.rows),
-                    self._inside(column + beside, self._product.columns, tile.columns),
+                    inside(row + line, self._product.rows, tile.rows),
+                    inside(column + beside, self._product.columns, tile.columns),
                     None if tile.rows * vectors % tile.multiplying == 0 else line < tile.rows,
                 ]
             )
@@ -328,9 +286,9 @@ class TileWriter(Writer):
     def _result(self, sums: Any, batch: Any, row: Any, column: Any, lane: Any) -> Any:
         """What is stored of the element at `column` + `lane`, and where."""
         product = self._product
-        axes = self._axes(product.batch, batch)
-        axes |= self._axes(product.left.lines, row)
-        axes |= self._axes(product.right.lines, column)
+        axes = axes_at(product.block, product.batch, batch)
+        axes |= axes_at(product.block, product.left.lines, row)
+        axes |= axes_at(product.block, product.right.lines, column)
         block = product.block.node
         # Vectors do not reach beyond the end of the last axis.
         variables = [v.var for v in block.iter_vars]

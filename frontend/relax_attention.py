@@ -1,0 +1,305 @@
+"""Attention as one kernel, where a GPU's tensor cores can have it so.
+
+Two products with a softmax between them are three kernels, and what lies between them is as long as
+the square of a sequence: it is written, read, written and read again; heads are moved in kernels of
+their own before and after. Gathered, a kernel has the queries, keys and values as their products
+made them, and its schedules (`search.spaces.attention_tile`) keep the scores in registers. Scores
+stay in single precision, weights are rounded to half precision as they are for the second product
+anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.transform import DeadCodeElimination
+
+from tunefarm.devices.gpu import arch_of
+from tunefarm.devices.target import Target
+from tunefarm.frontend.dtypes import HALF
+from tunefarm.frontend.pass_log import PassLog
+
+FEWEST_ROWS = 16
+"""Queries: as many as a tensor core takes at once. With fewer, blocks for the keys are wanted."""
+MOST_DEEP = 192
+"""Elements of a query, of a key or of a value; of more, registers cannot hold the sums."""
+_BINARY = {
+    f"relax.{name}": getattr(relax.op, name)
+    for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
+}
+_VIEWS = ("relax.permute_dims", "relax.reshape")
+
+Step = Callable[[Any, Sequence[Any]], Any]
+"""From a value and the kernel's arguments to the value after one more operator."""
+
+
+def gather_attention(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
+    """Every attention of the network as a function of its own, which becomes one kernel."""
+    if target.kind != "cuda" or not arch_of(target).copies_aside:
+        return module
+    started = time.perf_counter()
+    main = module["main"]
+    found = list(_attentions(main))
+    if found:
+        gatherer = _Gatherer(module, found)
+        gatherer.builder_.update_func(module.get_global_var("main"), gatherer.visit_expr(main))
+        module = DeadCodeElimination()(gatherer.builder_.get())
+    log.note("relax.gather_attention", started, f"attentions as one kernel: {len(found)}")
+    return module
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """One of them.
+
+    Attributes:
+        last: the operator whose result is the whole's.
+        arguments: what it reads: queries, keys, values, as they lie; and what else the scores need.
+        queries, keys, values: the steps from an argument to the matrices of each head.
+        scores: from products to what the softmax is taken of.
+        joined: from the second product to the result.
+        dtype: of the arguments and the result.
+    """
+
+    last: Any
+    arguments: tuple[Any, ...]
+    queries: tuple[Step, ...]
+    keys: tuple[Step, ...]
+    values: tuple[Step, ...]
+    scores: tuple[Step, ...]
+    joined: tuple[Step, ...]
+    dtype: str
+
+    def function(self) -> Any:
+        """As a function in operators, which is to become one kernel."""
+        builder = relax.BlockBuilder()
+        parameters = [relax.Var(f"a{place}", one.ty) for place, one in enumerate(self.arguments)]
+        op = relax.op
+
+        def after(value: Any, steps: Sequence[Step]) -> Any:
+            for step in steps:
+                value = builder.emit(step(value, parameters))
+            return value
+
+        with builder.function("main", parameters):
+            with builder.dataflow():
+                sides = (self.queries, self.keys, self.values)
+                q, k, v = (after(one, steps) for one, steps in zip(parameters, sides, strict=False))
+                scores = builder.emit(op.matmul(q, k, out_dtype="float32"))
+                weights = builder.emit(op.nn.softmax(after(scores, self.scores), axis=-1))
+                weights = builder.emit(op.astype(weights, self.dtype))
+                mixed = after(builder.emit(op.matmul(weights, v)), self.joined)
+                result = builder.emit_output(mixed)
+            builder.emit_func_output(result)
+        whole = builder.get()["main"]
+        return whole.without_attr("global_symbol").with_attr("Primitive", True)
+
+
+@mutator
+class _Gatherer(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, module: tvm.IRModule, found: Sequence[_Attention]) -> None:
+        super().__init__(module)
+        self._found = found
+
+    def visit_call_(self, call: Any) -> Any:
+        one = next((one for one in self._found if one.last.same_as(call)), None)
+        if one is None:
+            return super().visit_call_(call)
+        name = self.builder_.add_func(one.function(), "attention")
+        return relax.Call(name, [self.visit_expr(argument) for argument in one.arguments])
+
+
+# ----------------------------------------------------------------------------- finding them
+
+
+def _attentions(main: Any) -> Sequence[_Attention]:
+    graph = _Graph(main)
+    found = [graph.attention(call) for call in graph.calls if _is(call, "relax.matmul")]
+    return [one for one in found if one is not None]
+
+
+class _Graph:
+    """What variables are bound to, and who reads them."""
+
+    def __init__(self, main: Any) -> None:
+        self.calls: list[Any] = []
+        self._bound: dict[Any, Any] = {}
+        self._results: dict[Any, Any] = {}
+        self._readers: dict[Any, list[Any]] = {}
+
+        def read(value: Any, by: Any) -> None:
+            if isinstance(value, relax.Var):
+                self._readers.setdefault(value, []).append(by)
+
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                value = binding.value
+                self._bound[binding.var] = value
+                self._results[value] = binding.var
+                if isinstance(value, relax.Call):
+                    self.calls.append(value)
+                relax.analysis.post_order_visit(value, lambda node, by=value: read(node, by))
+        read(main.body.body, None)
+
+    def attention(self, second: Any) -> _Attention | None:
+        """The one whose second product this is, None where it is another product's."""
+        dtype = str(second.ty.dtype)
+        weights = self._value(second.args[0])
+        if dtype not in HALF or not _is(weights, "relax.nn.softmax"):
+            return None
+        shape = _shape(weights)
+        if shape is None or len(shape) < 3 or int(weights.attrs.axis) not in (-1, len(shape) - 1):
+            return None
+        found = self._scores(weights.args[0], shape)
+        if found is None:
+            return None
+        first, others, scores = found
+        sides = [(*first.args, second.args[1])[n] for n in range(3)]
+        ends = [self._viewed(side) for side in sides]
+        if not _fits([_shape(side) for side in sides], shape):
+            return None
+        if any(str(one.ty.dtype) != dtype for one in (*sides, first)):
+            return None
+        last, joined = self._joined(second)
+        return _Attention(
+            last,
+            (*(end for end, _ in ends), *others),
+            *(steps for _, steps in ends),
+            scores,
+            joined,
+            dtype,
+        )
+
+    def _value(self, variable: Any) -> Any:
+        """What a variable is bound to, None where it is an argument or no variable."""
+        return self._bound.get(variable) if isinstance(variable, relax.Var) else None
+
+    def _scores(
+        self, value: Any, shape: tuple[int, ...]
+    ) -> tuple[Any, tuple[Any, ...], tuple[Step, ...]] | None:
+        """The first product, arguments beside the three, and what is done to the scores."""
+        others: list[Any] = []
+        steps: list[Step] = []
+        while not _is(call := self._value(value), "relax.matmul"):
+            places = self._beside(call, shape)
+            if places is None:
+                return None
+            steps.insert(0, _step(call, places, others))
+            value = call.args[places]
+        return (call, tuple(others), tuple(steps)) if _shape(call) == shape else None
+
+    def _beside(self, call: Any, shape: tuple[int, ...]) -> int | None:
+        """Which argument of an elementwise operator comes from the first product."""
+        if _shape(call) != shape:
+            return None
+        places: tuple[int, ...] = ()
+        if getattr(getattr(call, "op", None), "name", "") in _BINARY:
+            places = (0, 1)
+        elif _is(call, "relax.where"):
+            places = (1, 2)
+        for place in places:
+            if _shape(call.args[place]) == shape and self._comes_from_product(call.args[place]):
+                return place
+        return None
+
+    def _comes_from_product(self, value: Any) -> bool:
+        """Through operators on elements alone."""
+        call = self._value(value)
+        if call is None:
+            return False
+        if _is(call, "relax.matmul"):
+            return True
+        known = _is(call, *_BINARY, "relax.where")
+        return known and any(self._comes_from_product(one) for one in call.args)
+
+    def _viewed(self, value: Any) -> tuple[Any, tuple[Step, ...]]:
+        """What a matrix is a rearrangement of, and how."""
+        steps: list[Step] = []
+        while _is(call := self._value(value), *_VIEWS):
+            steps.insert(0, _view(call))
+            value = call.args[0]
+        return value, tuple(steps)
+
+    def _joined(self, call: Any) -> tuple[Any, tuple[Step, ...]]:
+        """The last rearrangement of a product that nobody else reads, and how it comes to it."""
+        steps: list[Step] = []
+        while len(readers := self._readers.get(self._results[call], [])) == 1:
+            if not _is(readers[0], *_VIEWS):
+                break
+            call = readers[0]
+            steps.append(_view(call))
+        return call, tuple(steps)
+
+
+def _view(call: Any) -> Step:
+    if _is(call, "relax.reshape"):
+        shape = _shape(call)
+        return lambda value, _: relax.op.reshape(value, shape)
+    axes = call.attrs.axes
+    return lambda value, _: relax.op.permute_dims(value, axes)
+
+
+def _step(call: Any, place: int, others: list[Any]) -> Step:
+    """An operator on scores, in float32; what it reads beside them goes to `others`."""
+    values: list[Callable[[Sequence[Any]], Any]] = []
+    for number, argument in enumerate(call.args):
+        values.append(_read(argument, others) if number != place else lambda _: None)
+    condition = _is(call, "relax.where")
+    make = relax.op.where if condition else _BINARY[call.op.name]
+
+    def step(scores: Any, arguments: Sequence[Any]) -> Any:
+        given = [one(arguments) for one in values]
+        given[place] = scores
+        return make(*given)
+
+    return step
+
+
+def _read(value: Any, others: list[Any]) -> Callable[[Sequence[Any]], Any]:
+    """How to have `value` in float32 inside the kernel: a number is there, others are arguments."""
+    if isinstance(value, tvm.ir.GenericConst) and not value.value.shape:
+        number = value.value.numpy()
+        kind = "float32" if str(value.ty.dtype) in HALF else str(value.ty.dtype)
+        return lambda _: relax.const(number.astype(kind), kind)
+    others.append(value)
+    place = _FIRST + len(others) - 1
+    if str(value.ty.dtype) in HALF:
+        return lambda arguments: relax.op.astype(arguments[place], "float32")
+    return lambda arguments: arguments[place]
+
+
+_FIRST = 3
+"""Of arguments: behind queries, keys and values."""
+
+
+def _fits(sides: Sequence[tuple[int, ...] | None], scores: tuple[int, ...]) -> bool:
+    q, k, v = sides
+    if q is None or k is None or v is None:
+        return False
+    *heads, rows, keys = scores
+    depth = q[-1]
+    return (
+        rows >= FEWEST_ROWS
+        and max(depth, v[-1]) <= MOST_DEEP
+        and list(q) == [*heads, rows, depth]
+        and list(k) == [*heads, depth, keys]
+        and list(v) == [*heads, keys, v[-1]]
+    )
+
+
+def _is(node: Any, *names: str) -> bool:
+    operator = isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op)
+    return operator and node.op.name in names
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    try:
+        return tuple(int(size) for size in value.ty.shape)
+    except (AttributeError, TypeError):
+        return None

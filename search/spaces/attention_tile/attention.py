@@ -1,0 +1,279 @@
+"""A kernel as attention: queries by keys, a softmax over the keys, and by values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir.expr import Call, TensorLoad
+from tvm.sym import Analyzer
+from tvm_ffi import structural_equal, structural_map
+
+from tunefarm.frontend.dtypes import HALF
+from tunefarm.search.spaces.expressions import inlined, is_its_stages, loads_of
+from tunefarm.search.spaces.form import Stage, stages_of, sums_from_zero
+from tunefarm.search.spaces.tensor_tile.product import Operand, operand_of, read_of, terms_of
+from tunefarm.search.splice import renamed
+
+_LEAST = -3e38
+"""No score is less, but for those that are minus infinity."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Axes of the first product are batches, queries, keys and what both have of; those of the
+    second are batches, queries, what values have, and keys.
+
+    Attributes:
+        first, second: the products.
+        batch: positions of the batches' axes in both.
+        queries, keys: operands of the first; values: of the second.
+        score: what the softmax is taken of, of one element of the first product, in its variables.
+        finished: what is stored, of one element of the second product, in its variables.
+        result: argument that it is stored in; places: where, in the same variables.
+    """
+
+    first: Stage
+    second: Stage
+    batch: tuple[int, ...]
+    queries: Operand
+    keys: Operand
+    values: Operand
+    score: Any
+    finished: Any
+    result: Any
+    places: tuple[Any, ...]
+    dtype: str
+
+    @property
+    def batches(self) -> int:
+        return prod(self.first.axes[axis].extent for axis in self.batch)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Queries, keys, what both have of, and what values have."""
+        *_, rows, keys, depth = (axis.extent for axis in self.first.axes)
+        return rows, keys, depth, self.second.axes[-2].extent
+
+    @property
+    def factor(self) -> float | None:
+        """By which products are scores, where that is all that is done to them, and leaves the
+        largest the largest; else None."""
+        if isinstance(self.score, TensorLoad):
+            return 1.0
+        by = self.score.b if isinstance(self.score, tirx.Mul) else None
+        if isinstance(by, tirx.FloatImm) and isinstance(self.score.a, TensorLoad) and by.value > 0:
+            return float(by.value)
+        return None
+
+
+def attention_of(workload: Any) -> Attention | None:
+    """The kernel as attention in half precision, None where it is something else."""
+    try:
+        stages = stages_of(workload)
+    except ValueError:
+        return None
+    reducing = [stage for stage in stages if stage.reduces]
+    if len(reducing) != 4 or not all(stage.direct for stage in stages):
+        return None
+    if not is_its_stages(workload):
+        return None
+    first, top, total, second = reducing
+    many = len(first.axes) - 3
+    if many < 0 or not _sizes_agree(first, top, total, second):
+        return None
+    if not (_adds(first) and _adds(total) and _adds(second)):
+        return None
+    made = {stage.node.body.buffer: stage for stage in stages if not stage.reduces}
+    score = _score(first, top, total, made)
+    terms, mixed = terms_of(first), terms_of(second)
+    if score is None or terms is None or mixed is None:
+        return None
+    weights = [_is_weights(one, first, second, score, total, top, made) for one in mixed]
+    if sum(weights) != 1:
+        return None
+    rows, across, deep = (many,), (many + 1,), (many + 2,)
+    read = [read_of(first, one, made) for one in terms]
+    values = read_of(second, mixed[weights.index(False)], made)
+    if None in read or values is None:
+        return None
+    # Queries are what the rows of scores depend on.
+    left, right = sorted((one for one in read if one), key=lambda one: many not in one.axes)
+    if many + 1 in left.axes or many in right.axes or many in values.axes:
+        return None
+    operands = (
+        operand_of(first, left, rows, deep),
+        operand_of(first, right, across, deep),
+        operand_of(second, values, across, deep),
+    )
+    if any(one is None for one in operands):
+        return None
+    q, k, v = (one for one in operands if one is not None)
+    ending = _ending(second, stages)
+    dtype = str(q.buffer.dtype)
+    if ending is None or dtype not in HALF or str(v.buffer.dtype) != dtype:
+        return None
+    batch = tuple(range(many))
+    return Attention(first, second, batch, q, k, v, score, *ending, dtype)
+
+
+def _sizes_agree(first: Stage, top: Stage, total: Stage, second: Stage) -> bool:
+    def extents(stage: Stage) -> list[int]:
+        return [axis.extent for axis in stage.axes]
+
+    *heads, keys, _ = extents(first)
+    *same, _, summed = extents(second)
+    return (
+        all([axis.reduces for axis in one.axes].index(True) == len(one.axes) - 1
+            for one in (first, top, total, second))
+        and extents(top) == extents(total) == [*heads, keys]
+        and same == heads
+        and summed == keys
+    )  # fmt: skip
+
+
+def _adds(stage: Stage) -> bool:
+    return isinstance(stage.node.body.value, tirx.Add) and sums_from_zero(stage)
+
+
+def _variables(stage: Stage) -> list[Any]:
+    return [one.var for one in stage.node.iter_vars]
+
+
+def _score(first: Stage, top: Stage, total: Stage, made: Mapping[Any, Stage]) -> Any | None:
+    """What the largest is sought of, where the sum is of its exponentials."""
+    store, begins = top.node.body, top.node.init
+    own = store.value.a if isinstance(store.value, tirx.Max) else None
+    if not (isinstance(own, TensorLoad) and own.source.same_as(store.buffer)):
+        return None
+    if float(getattr(getattr(begins, "value", None), "value", 0.0)) > _LEAST:
+        return None
+    canonical = _variables(first)[:-1]
+
+    def said(stage: Stage) -> Any:
+        here = dict(zip(_variables(stage), canonical, strict=True))
+        return inlined(renamed(stage.node.body.value.b, here), made)
+
+    score = said(top)
+    scores = first.node.body.buffer
+    loads = loads_of(score)
+    mine = [load for load in loads if load.source.same_as(scores)]
+    if not mine or not all(structural_equal(list(one.indices), canonical) for one in mine):
+        return None
+    if str(scores.dtype) != "float32" or str(score.ty) != "float32":
+        return None
+    if any(_is_made(load, (top, total), made) for load in loads):
+        return None
+    return score if _is_weight(said(total), score, top, canonical) else None
+
+
+def _is_made(load: Any, stages: Sequence[Stage], made: Mapping[Any, Stage]) -> bool:
+    return load.source in made or any(load.source.same_as(s.node.body.buffer) for s in stages)
+
+
+def _is_weight(value: Any, score: Any, top: Stage, canonical: Sequence[Any]) -> bool:
+    """Whether it is the exponential of how much less a score is than the largest."""
+    if not isinstance(value, Call) or getattr(value.op, "name", "").rpartition(".")[2] != "exp":
+        return False
+    (less,) = value.args
+    return (
+        isinstance(less, tirx.Sub)
+        and structural_equal(less.a, score)
+        and _is_of_row(less.b, top, canonical)
+    )
+
+
+def _is_of_row(value: Any, stage: Stage, canonical: Sequence[Any]) -> bool:
+    return (
+        isinstance(value, TensorLoad)
+        and value.source.same_as(stage.node.body.buffer)
+        and structural_equal(list(value.indices), list(canonical[:-1]))
+    )
+
+
+def _is_weights(
+    load: Any,
+    first: Stage,
+    second: Stage,
+    score: Any,
+    total: Stage,
+    top: Stage,
+    made: Mapping[Any, Stage],
+) -> bool:
+    """Whether a term of the second product is a weight by the sum of all."""
+    canonical = _variables(first)[:-1]
+    *rows, _, key = _variables(second)
+    here = dict(zip([*rows, key], canonical, strict=True))
+    value = inlined(renamed(load, here), made)
+    if isinstance(value, tirx.Cast):
+        value = value.value
+    if isinstance(value, tirx.Div):
+        weight, by = value.a, value.b
+    elif isinstance(value, tirx.Mul) and isinstance(value.b, tirx.Div):
+        weight, by = value.a, value.b.b
+        if float(getattr(value.b.a, "value", 0.0)) != 1.0:
+            return False
+    else:
+        return False
+    return _is_weight(weight, score, top, canonical) and _is_of_row(by, total, canonical)
+
+
+def _ending(second: Stage, stages: Sequence[Stage]) -> tuple[Any, Any, tuple[Any, ...]] | None:
+    """What is stored of an element of the second product, in which argument, and where."""
+    later = stages[stages.index(second) + 1 :]
+    if any(stage.reduces for stage in later):
+        return None
+    mixed = second.node.body.buffer
+    variables = _variables(second)[:-1]
+    if not later:
+        own = second.node.body
+        return tirx.BufferLoad(mixed, list(own.indices)), mixed, tuple(own.indices)
+    last = later[-1]
+    made = {stage.node.body.buffer: stage for stage in later[:-1]}
+    value = inlined(last.node.body.value, made)
+    mine = [load for load in loads_of(value) if load.source.same_as(mixed)]
+    if not mine or not all(structural_equal(one, mine[0]) for one in mine):
+        return None
+    places = _inverse(last, mine[0].indices, variables, [a.extent for a in second.axes[:-1]])
+    if places is None:
+        return None
+    stored = renamed(value, dict(zip(_variables(last), places, strict=True)))
+    analyzer = Analyzer()
+    for variable, axis in zip(variables, second.axes, strict=False):
+        analyzer.bind(variable, tvm.ir.Range(0, axis.extent), True)
+    # Where the product is read is its own place again.
+    own = tirx.BufferLoad(mixed, list(variables))
+    stored = _instead(stored, mixed, own)
+    if any(load.source in made for load in loads_of(stored)):
+        return None
+    return stored, last.node.body.buffer, tuple(analyzer.simplify(one) for one in places)
+
+
+def _instead(value: Any, buffer: Any, own: Any) -> Any:
+    def read(load: Any) -> Any:
+        return own if load.source.same_as(buffer) else load
+
+    return structural_map(value, (TensorLoad, read))
+
+
+def _inverse(
+    last: Stage, indices: Sequence[Any], variables: Sequence[Any], extents: Sequence[int]
+) -> list[Any] | None:
+    """Where in the result an element is, from where in the product it is; None where the one does
+    not say the other."""
+    analyzer, ranges = Analyzer(), []
+    for one, axis in zip(last.node.iter_vars, last.axes, strict=True):
+        ranges.append(tvm.ir.Range(0, axis.extent))
+        analyzer.bind(one.var, ranges[-1], True)
+    there = tirx.IndexMap(_variables(last), [analyzer.simplify(one) for one in indices], None)
+    try:
+        back = there.inverse(ranges)
+    except Exception:  # where it is none, of several types
+        return None
+    if prod(axis.extent for axis in last.axes) != prod(extents):
+        return None
+    return list(back.map_indices(list(variables)))

@@ -1,0 +1,228 @@
+"""A point of the family, and what the hardware should make of it; pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, log2
+
+from tunefarm.devices.gpu import Arch
+from tunefarm.search.spaces import gpu_costs as costs
+from tunefarm.search.spaces.family import Way
+from tunefarm.search.spaces.tensor_tile.device_text import MMA_ROWS, Shape
+from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, TileLayout
+from tunefarm.search.spaces.tensor_tile.tile import PAD
+
+_BYTES = 2
+"""Of an element."""
+_STEP = 16
+"""Terms that one instruction multiplies."""
+_WARP = 32
+_OTHER_REGISTERS = 48
+_MOST_REGISTERS = 255
+_MOST_DEEP = 65535
+"""Blocks along any but a launch's first dimension."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Attention in figures; see `attention.Attention`.
+
+    Attributes:
+        depth, columns: of what queries and keys have, and values.
+        deep: neighbours along what is summed lie side by side, of queries, keys and values.
+        pieces: bytes of each that are copied at once.
+    """
+
+    batches: int
+    rows: int
+    keys: int
+    depth: int
+    columns: int
+    dtype: str
+    deep: tuple[bool, bool, bool]
+    pieces: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class AttentionTile(Way):
+    """One point.
+
+    Attributes:
+        warps: of a block; each has queries of its own.
+        down: times sixteen queries of a warp.
+        keys: of a step.
+        stages: steps whose keys and values are in shared memory at a time.
+    """
+
+    warps: int
+    down: int
+    keys: int
+    stages: int
+
+    def coordinates(self) -> tuple[float, ...]:
+        return (*map(log2, (self.warps, self.down, self.keys)), float(self.stages))
+
+    @property
+    def rows(self) -> int:
+        """Queries of a block."""
+        return self.warps * self.down * MMA_ROWS
+
+    @property
+    def threads(self) -> int:
+        return _WARP * self.warps
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A tile of these figures: everything that follows from it."""
+
+    figures: Figures
+    tile: AttentionTile
+
+    def _shape(self, left: TileLayout, right: TileLayout) -> Shape:
+        of = self.figures.dtype
+        return Shape(left, right, self.tile.warps, 1, of, "float32", grouped=False)
+
+    @cached_property
+    def first(self) -> Shape:
+        """Queries by keys; what they have of is filled with zeros."""
+        of, tile = self.figures, self.tile
+        depth = _filled(of.depth)
+        return self._shape(
+            TileLayout(tile.rows, depth, _BYTES, of.deep[0]),
+            TileLayout(tile.keys, depth, _BYTES, of.deep[1]),
+        )
+
+    @cached_property
+    def second(self) -> Shape:
+        """Weights by values; the former are nowhere but in registers."""
+        of, tile = self.figures, self.tile
+        return self._shape(
+            TileLayout(tile.rows, tile.keys, _BYTES, deep=True),
+            TileLayout(_filled(of.columns), tile.keys, _BYTES, of.deep[2]),
+        )
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.first.right.bytes + self.second.right.bytes
+
+    @property
+    def laid_row(self) -> int:
+        """Bytes from one row of the sums to the next, where they are laid down in the end."""
+        return (self.second.right.lines + PAD) * costs.SUM_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: queries, then all stages; in the end the sums in their place."""
+        operands = self.first.left.bytes + self.tile.stages * self.stage_bytes
+        return max(operands, self.tile.rows * self.laid_row) + ALIGNED
+
+    @property
+    def blocks(self) -> int:
+        """Of a batch."""
+        return ceil(self.figures.rows / self.tile.rows)
+
+    @property
+    def steps(self) -> int:
+        return ceil(self.figures.keys / self.tile.keys)
+
+    @property
+    def ahead(self) -> int:
+        """Steps whose copies are on their way; all of them where there is but one."""
+        return max(1, self.tile.stages - 1)
+
+    @property
+    def held(self) -> int:
+        """Registers of a thread that have its queries, and those that have its weights."""
+        return (self.first.steps + self.second.steps) * self.tile.down * 4
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, as far as they can be counted."""
+        of_rows = self.tile.down * 2 * 2
+        sums = self.first.held + self.second.held
+        return self.held + sums + of_rows + _OTHER_REGISTERS
+
+    def fits(self, arch: Arch) -> bool:
+        tile, sides = self.tile, (self.first.left, self.first.right, self.second.right)
+        if min(tile.warps, tile.down, tile.keys) < 1 or tile.keys % _STEP:
+            return False
+        if not min(2, self.steps) <= tile.stages <= self.steps:
+            return False
+        if not arch.copies_aside or not all(one.fits for one in sides):
+            return False
+        pieces = zip(sides, self.figures.pieces, strict=True)
+        return (
+            all(one.bytes % (size * tile.threads) == 0 for one, size in pieces)
+            and self.figures.batches <= _MOST_DEEP
+            and tile.threads <= arch.threads
+            and self.registers <= min(_MOST_REGISTERS, arch.registers // tile.threads)
+            and self.shared_bytes <= arch.shared
+        )
+
+
+def _filled(size: int) -> int:
+    return ceil(size / _STEP) * _STEP
+
+
+def possible(of: Figures, arch: Arch) -> Iterator[AttentionTile]:
+    """Every tile that fits, and of which no more than half lies beyond an end."""
+    for warps, down, keys in itertools.product((1, 2, 4, 8), (1, 2), (16, 32, 64, 96, 128)):
+        for stages in (1, 2, 3, 4):
+            tile = AttentionTile(warps, down, keys, stages)
+            plan = Plan(of, tile)
+            if tile.rows > MMA_ROWS and tile.rows >= 2 * of.rows:
+                continue
+            if keys > _STEP and keys >= 2 * of.keys:
+                continue
+            if plan.fits(arch):
+                yield tile
+
+
+# ------------------------------------------------------------------- what it should take
+
+_SEEN = 0.3
+"""How much of what is shorter does not hide behind the longest."""
+_BARRIER = 40.0
+"""Cycles until a block's threads have met."""
+_WARPS_OF_PEAK = 0.62
+"""Of Hopper's peak, that a warp's own instructions reach; as in `tensor_tile.tile`."""
+_EXPONENTIALS = 16.0
+"""That a multiprocessor computes in a cycle, by NVIDIA's tables of throughput."""
+_OPERATIONS = 6.0
+"""Instructions for a score besides: scaled, compared, subtracted, added up, rounded."""
+
+
+def expected_s(plan: Plan, arch: Arch) -> float:
+    """Seconds, to order tiles by; nothing of it has been fitted to a GPU."""
+    tile, of = plan.tile, plan.figures
+    blocks = of.batches * plan.blocks
+    block = costs.Block(tile.threads, plan.shared_bytes, plan.registers)
+    resident = block.resident(arch, blocks)
+    awake = block.awake(arch, resident)
+    peak = arch.tensor_lanes * (_WARPS_OF_PEAK if arch.warp_groups else 1.0)
+    deep = plan.first.right.depth + plan.second.right.lines
+    scores = tile.rows * tile.keys
+    parts = (
+        scores * deep / peak / awake,
+        scores / _EXPONENTIALS / awake,
+        scores * _OPERATIONS / arch.lanes / awake,
+        (tile.warps * plan.stage_bytes + plan.stage_bytes) / costs.SHARED_BYTES,
+        plan.stage_bytes / costs.FETCHED_BYTES,
+        plan.stage_bytes / min(of.pieces) / arch.warp * costs.COPY,
+    )
+    busy = costs.overlapped(parts, _SEEN)
+    step = max(resident * busy, busy + costs.LATENCY / plan.ahead) + _BARRIER
+    laid = costs.stored(tile.rows, plan.second.right.lines)
+    begin = costs.BEGIN + costs.LATENCY + plan.first.left.bytes / costs.FETCHED_BYTES
+    waves = ceil(blocks / (resident * arch.multiprocessors))
+    return waves * (plan.steps * step + begin + resident * laid) / costs.HERTZ
+
+
+def figures_of(of: Figures) -> tuple[float, ...]:
+    """As a cost model has them."""
+    sizes = (of.batches, of.rows, of.keys, of.depth, of.columns)
+    return (*map(log2, sizes), *(float(one) for one in of.deep))

@@ -1,0 +1,330 @@
+"""From a tile to a kernel: its text in TensorIR, from the launch to the last store.
+
+A block has some queries, in registers from the beginning to the end. Keys and values come to shared
+memory step by step, some steps ahead; of each step's scores weights are made where they are, and
+multiplied by the values (`device_text.soften`). The structure is that of FlashAttention-2 (Dao
+2023).
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir.expr import TensorLoad, Var
+from tvm_ffi import structural_equal, structural_map
+
+from tunefarm.search.spaces.attention_tile import device_text as text
+from tunefarm.search.spaces.attention_tile.attention import Attention
+from tunefarm.search.spaces.attention_tile.tile import Figures, Plan
+from tunefarm.search.spaces.expressions import lie_together, loads_in_any_case, loads_of, uses
+from tunefarm.search.spaces.tensor_tile import device_text as shared
+from tunefarm.search.spaces.tensor_tile.copies import Side, Team, axes_at, copied, inside
+from tunefarm.search.spaces.tensor_tile.layout import TileLayout
+from tunefarm.search.spaces.tensor_tile.product import Operand
+from tunefarm.search.spaces.tensor_tile.tile import VECTOR
+from tunefarm.search.spaces.written import Writer, all_of, call, local, number, when
+from tunefarm.search.splice import renamed
+
+_PAIR = 2
+"""Neighbouring scores that a thread has."""
+_NOTHING = float("-inf")
+
+
+def figures(of: Attention) -> Figures:
+    operands = (of.queries, of.keys, of.values)
+    rows, keys, depth, columns = of.sizes
+    return Figures(
+        of.batches,
+        rows,
+        keys,
+        depth,
+        columns,
+        of.dtype,
+        (of.queries.deep, of.keys.deep, of.values.deep),
+        (operands[0].piece * 2, operands[1].piece * 2, operands[2].piece * 2),
+    )
+
+
+class AttentionWriter(Writer):
+    def __init__(self, of: Attention, plan: Plan) -> None:
+        super().__init__()
+        self._of, self._plan, self._tile = of, plan, plan.tile
+        first, second = plan.first, plan.second
+        rows = plan.tile.down * 2
+        self._memory = tirx.decl_buffer((plan.shared_bytes,), "uint8", "memory", scope="shared.dyn")
+        self._held = local(first.steps * plan.tile.down * 4, "uint32", "held")
+        self._weights = local(second.steps * plan.tile.down * 4, "uint32", "weights")
+        self._scores = local(first.held, "float32", "scores")
+        self._sums = local(second.held, "float32", "sums")
+        self._most, self._total = (local(rows, "float32", name) for name in ("most", "total"))
+        self._own = local(self._vector, "float32", "own")
+        self._start = Var("start", tvm.ir.PrimType("uint32"))
+        self._pairs = [
+            (load, local(_PAIR, str(load.source.dtype), f"{load.source.name}_pair"))
+            for load in self._read_in_pairs()
+        ]
+
+    _thread: Any
+    _block: Any
+    _batch: Any
+
+    def kernel(self) -> Any:
+        threads = {
+            "threadIdx.x": (self.variable("thread", self._tile.threads), self._tile.threads),
+            "blockIdx.x": (self.variable("block", self._plan.blocks), self._plan.blocks),
+            "blockIdx.y": (self.variable("batch", self._of.batches), self._of.batches),
+        }
+        (self._thread, _), (self._block, _), (self._batch, _) = threads.values()
+        start = call(shared.shared_address(), self._memory.data, returns="uint32")
+        body = [
+            tirx.Bind(self._start, start),
+            self._filled(self._sums, 0.0),
+            self._filled(self._most, _NOTHING),
+            self._filled(self._total, 0.0),
+            *self._steps(),
+            call(text.divided(self._plan.second), self._sums.data, self._total.data),
+            *self._stored(),
+        ]
+        buffers = [self._memory, self._held, self._weights, self._scores, self._sums, self._most]
+        buffers += [self._total, self._own, *(pair for _, pair in self._pairs)]
+        return self.launch(tirx.SeqStmt(body), buffers, threads)
+
+    @property
+    def _row(self) -> Any:
+        """The first of a block."""
+        return self._block * self._tile.rows
+
+    def _filled(self, buffer: Any, value: float) -> Any:
+        filling = tirx.const(value, "float32")
+        size = int(buffer.shape[0])
+        return self.unrolled("held", size, lambda i: tirx.BufferStore(buffer, filling, [i]))
+
+    # ---------------------------------------------------------------------------- steps
+
+    def _steps(self) -> list[Any]:
+        plan, tile, of = self._plan, self._tile, self._of
+        steps, ahead = plan.steps, plan.ahead
+        begun = call(shared.copies_begun())
+        stages_at = self._start + plan.first.left.bytes
+
+        def copies(step: Any, slot: Any) -> Any:
+            to = stages_at + tirx.Cast("uint32", self.simple(slot * plan.stage_bytes))
+            key = step * tile.keys
+            keys, values = plan.first.right, plan.second.right
+            of_keys = self._copied(of.keys, keys, to, (self._batch, key, number(0)))
+            place = (self._batch, number(0), key)
+            return tirx.SeqStmt([of_keys, self._copied(of.values, values, to + keys.bytes, place)])
+
+        place = (self._batch, self._row, number(0))
+        text_ = [self._copied(of.queries, plan.first.left, self._start, place)]
+        for first in range(ahead):
+            if first < steps:
+                text_.append(copies(number(first), number(first)))
+            text_.append(begun)
+        text_ += [
+            call(shared.copies_met(ahead - 1, False)),
+            call(text.hold(plan.first), self._held.data, self._start),
+        ]
+
+        def step(k: Any) -> Any:
+            at = Var("slot", tvm.ir.PrimType("uint32"))
+            slot = tirx.Cast("uint32", tirx.floormod(k, tile.stages) * plan.stage_bytes)
+            following = copies(k + ahead, tirx.floormod(k + ahead, tile.stages))
+            first, second = (text.multiply_held(one) for one in (plan.first, plan.second))
+            made = (self._scores, self._most, self._total, self._sums, self._weights)
+            values = at + plan.first.right.bytes
+            factor = tirx.const(1.0 if of.factor is None else of.factor, "float32")
+            weighed = text.soften(plan.first, plan.second)
+            return tirx.SeqStmt(
+                [
+                    tirx.Bind(at, stages_at + slot),
+                    call(shared.copies_met(ahead - 1, False)),
+                    when(k + ahead < steps, following),
+                    begun,
+                    self._filled(self._scores, 0.0),
+                    call(first, self._scores.data, self._held.data, at),
+                    *self._scored(k),
+                    call(weighed, *(one.data for one in made), factor),
+                    call(second, self._sums.data, self._weights.data, values),
+                ]
+            )
+
+        return [*text_, self.loop("step", steps, tirx.ForKind.SERIAL, step)]
+
+    def _copied(
+        self, operand: Operand, layout: TileLayout, to: Any, place: tuple[Any, Any, Any]
+    ) -> Any:
+        of = self._of
+        block = of.second if operand is of.values else of.first
+        side = Side(operand, block, of.batch, (len(of.batch) + 2,))
+        return copied(
+            self, side, layout, to, place, Team(self._tile.threads, self._thread), layout.depth
+        )
+
+    # --------------------------------------------------------------------------- scores
+
+    def _scored(self, step: Any) -> list[Any]:
+        """What the softmax is taken of, but for a factor of all; of keys that are not there
+        nothing."""
+        rows, keys, _, _ = self._of.sizes
+        beyond = keys % self._tile.keys != 0
+        if self._of.factor is not None and not beyond:
+            return []
+        down, across = self._plan.first.fragments
+        lane = tirx.floormod(self._thread, 32)
+        warp = tirx.floordiv(self._thread, 32)
+
+        def pair(which: Any) -> Any:
+            """Two neighbours."""
+            half = tirx.floormod(which, 2)
+            j = tirx.floormod(tirx.floordiv(which, 2), across)
+            i = tirx.floordiv(which, 2 * across)
+            row = self._row + warp * (down * 16) + i * 16 + half * 8 + tirx.floordiv(lane, 4)
+            key = step * self._tile.keys + j * 8 + tirx.floormod(lane, 4) * 2
+            there = all_of(
+                [
+                    inside(row, rows, self._tile.rows) if self._reads else None,
+                    inside(key, keys, self._tile.keys) if keys % _PAIR == 0 else None,
+                ]
+            )
+
+            def one(c: Any) -> Any:
+                place = which * _PAIR + c
+                value = self._score(tirx.BufferLoad(self._scores, [place]), row, key + c, c)
+                last = inside(key + c, keys, self._tile.keys) if keys % _PAIR else None
+                value = self._or_nothing(all_of([there, last]), value)
+                return tirx.BufferStore(self._scores, value, [place])
+
+            made = [self._in_pair(load, held, row, key) for load, held in self._pairs]
+            read = [when(there, one) for one in made]
+            return _sequence([*read, self.unrolled("c", _PAIR, one)])
+
+        return [self.unrolled("pair", down * across * 2, pair)]
+
+    def _or_nothing(self, there: Any, value: Any) -> Any:
+        if there is None:
+            return value
+        return tirx.if_then_else(self.simple(there), value, tirx.const(_NOTHING, "float32"))
+
+    @property
+    def _reads(self) -> bool:
+        """Whether anything else is read to make a score."""
+        own = self._of.first.node.body.buffer
+        return any(not load.source.same_as(own) for load in loads_of(self._of.score))
+
+    def _axes(self, row: Any, key: Any) -> dict[Any, Any]:
+        """Values of the first product's variables."""
+        of = self._of
+        axes = axes_at(of.first, of.batch, self._batch)
+        beside = len(of.batch)
+        axes |= axes_at(of.first, (beside,), row)
+        return axes | axes_at(of.first, (beside + 1,), key)
+
+    def _score(self, own: Any, row: Any, key: Any, c: Any) -> Any:
+        scores = self._of.first.node.body.buffer
+        if self._of.factor is not None:
+            return own
+
+        def read(load: Any) -> Any:
+            if load.source.same_as(scores):
+                return own
+            for other, held in self._pairs:
+                if structural_equal(load, other):
+                    return tirx.BufferLoad(held, [c])
+            return load
+
+        value = structural_map(self._of.score, (TensorLoad, read))
+        return renamed(value, self._axes(row, key))
+
+    def _read_in_pairs(self) -> list[Any]:
+        """What of the arguments lies side by side for neighbouring keys, each once."""
+        first = self._of.first
+        variables = [one.var for one in first.node.iter_vars]
+        extents = {v: axis.extent for v, axis in zip(variables, first.axes, strict=True)}
+        key = variables[-2]
+        found: list[Any] = []
+        for load in loads_in_any_case(self._of.score):
+            if load.source.same_as(first.node.body.buffer) or not uses(load, key):
+                continue
+            if any(structural_equal(load, other) for other in found):
+                continue
+            if lie_together(load.indices, load.source.shape, key, extents, _PAIR):
+                found.append(load)
+        return found
+
+    def _in_pair(self, load: Any, held: Any, row: Any, key: Any) -> Any:
+        def one(c: Any) -> Any:
+            axes = self._axes(row, key + c)
+            indices = [self.simple(renamed(index, axes)) for index in load.indices]
+            return tirx.BufferStore(held, tirx.BufferLoad(load.source, indices), [c])
+
+        return self.vector(_PAIR, one)
+
+    # ------------------------------------------------------------------------ finishing
+
+    def _stored(self) -> list[Any]:
+        """Sums are laid down, so that results are written in whole rows."""
+        plan, tile, of = self._plan, self._tile, self._of
+        rows, _, _, columns = of.sizes
+        vectors = columns // self._vector
+
+        def one(turn: Any) -> Any:
+            which = turn * tile.threads + self._thread
+            line = tirx.floordiv(which, vectors)
+            column = tirx.floormod(which, vectors) * self._vector
+            row = self._row + line
+            there = all_of(
+                [
+                    inside(row, rows, tile.rows),
+                    None if tile.rows * vectors % tile.threads == 0 else line < tile.rows,
+                ]
+            )
+            place = self._start + tirx.Cast("uint32", line * plan.laid_row + column * 4)
+            pick = call(shared.pick_up("float32", self._vector), self._own.data, place)
+            result = self.vector(self._vector, lambda lane: self._result(row, column + lane, lane))
+            return when(there, tirx.SeqStmt([pick, result]))
+
+        count = ceil(tile.rows * vectors / tile.threads)
+        met = call(shared.copies_met(0, False))
+        return [
+            met,  # nobody reads values any more
+            call(shared.lay_down(plan.second, plan.laid_row), self._sums.data, self._start),
+            met,
+            self.loop("vector", count, tirx.ForKind.SERIAL, one),
+        ]
+
+    @property
+    def _vector(self) -> int:
+        """Columns that are finished together: they lie side by side in the result."""
+        second = self._of.second
+        variables = [one.var for one in second.node.iter_vars]
+        extents = {v: axis.extent for v, axis in zip(variables, second.axes, strict=True)}
+        shape = self._of.result.shape
+        return next(
+            n
+            for n in (VECTOR, 2, 1)
+            if lie_together(self._of.places, shape, variables[-2], extents, n)
+        )
+
+    def _result(self, row: Any, column: Any, lane: Any) -> Any:
+        of = self._of
+        axes = axes_at(of.second, of.batch, self._batch)
+        beside = len(of.batch)
+        axes |= axes_at(of.second, (beside,), row)
+        axes |= axes_at(of.second, (beside + 1,), column)
+        mixed = of.second.node.body.buffer
+
+        def read(load: Any) -> Any:
+            mine = load.source.same_as(mixed)
+            return tirx.BufferLoad(self._own, [lane]) if mine else load
+
+        value = renamed(structural_map(of.finished, (TensorLoad, read)), axes)
+        places = [self.simple(renamed(place, axes)) for place in of.places]
+        return tirx.BufferStore(of.result, value, places)
+
+
+def _sequence(text_: list[Any]) -> Any:
+    return text_[0] if len(text_) == 1 else tirx.SeqStmt(text_)
