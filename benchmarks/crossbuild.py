@@ -3,12 +3,12 @@
     python benchmarks/crossbuild.py RESULTS.json [--archs sm_80,sm_90] [--tried 4]
 
 Matrix product, convolution, softmax, layer normalisation and the two products of attention, in
-fp32, fp16 and bf16, one product in int8 and tf32 too: the untuned kernel (DLight's default) and the
-first schedules of each kind in its design space, in the order of the hardware model where it has
-one. Each is compiled
-to machine code, whose registers, shared memory, spills and size are the compiler's own word;
-`cuobjdump`, where it is found (on the path or in NVIDIA's Python package), is asked whether the
-library's code is for the architecture. Nothing is run.
+fp32, fp16 and bf16, one product in int8 and tf32 too, and the whole of attention in fp16 and bf16:
+the untuned kernel (DLight's default) and the first schedules of each kind in its design space, in
+the order of the hardware model where it has one. Each is compiled to machine code, whose registers,
+shared memory, spills and size are the compiler's own word; `cuobjdump`, where it is found (on the
+path or in NVIDIA's Python package), is asked whether the library's code is for the architecture.
+Nothing is run.
 """
 
 from __future__ import annotations
@@ -91,31 +91,51 @@ def mixed(dtype: str) -> list[Any]:
     return [p, v, rounded(made, dtype)]
 
 
-KERNELS: dict[str, Callable[[str], list[Any]]] = {
-    "product 1024": product,
-    "convolution 3x3": convolution,
-    "softmax": softmax,
-    "layer norm": layer_norm,
-    "attention q k": scores,
-    "attention p v": mixed,
-}
+def attention(dtype: str, heads: int = 12, queries: int = 512, depth: int = 64) -> list[Any]:
+    """Whole, as an imported network has it: scores in float32, heads side by side in a row."""
+    shape = (1, queries, heads, depth)
+    q, k, v = (te.placeholder(shape, dtype, n) for n in "qkv")
+    d, j = te.reduce_axis((0, depth), "d"), te.reduce_axis((0, queries), "j")
+
+    def score(b: Any, h: Any, i: Any, j: Any) -> Any:
+        left, right = q[b, i, h, d].astype("float32"), k[b, j, h, d].astype("float32")
+        return te.sum(left * right, d)
+
+    made = te.compute((1, heads, queries, queries), score, "scores")
+    scaled = topi.multiply(made, tvm.tirx.const(depth**-0.5, "float32"))
+    weights = topi.cast(topi.nn.softmax(scaled, axis=-1), dtype)
+
+    def mix(b: Any, i: Any, h: Any, c: Any) -> Any:
+        left, right = weights[b, h, i, j].astype("float32"), v[b, j, h, c].astype("float32")
+        return te.sum(left * right, j)
+
+    mixed = te.compute((1, heads, queries, depth), lambda b, h, i, c: mix(b, i, h, c), "mixed")
+    return [q, k, v, topi.transpose(topi.cast(mixed, dtype), [0, 2, 1, 3])]
 
 
 FLOATS = ("float32", "float16", "bfloat16")
-ALSO = ("int8", "tf32")
-"""Types that the kernels of `IN_ALL` are built in besides."""
-IN_ALL = ("product 1024",)
+HALVES = FLOATS[1:]
+KERNELS: dict[str, tuple[Callable[[str], list[Any]], tuple[str, ...]]] = {
+    "product 1024": (product, (*FLOATS, "int8", TF32)),
+    "convolution 3x3": (convolution, FLOATS),
+    "softmax": (softmax, FLOATS),
+    "layer norm": (layer_norm, FLOATS),
+    "attention q k": (scores, FLOATS),
+    "attention p v": (mixed, FLOATS),
+    "attention": (attention, HALVES),
+}
+"""By name: what makes one of a type, and the types."""
 PLAIN, SKETCHES = "plain cores", "tensor cores"
 """Kinds of schedules: TVM's sketches for the one and the other, and families of our own, which have
 their names."""
-TILES, ROWS = "tensor-tile", "warp-rows"
+TILES, ROWS, ATTENTION = "tensor-tile", "warp-rows", "attention-tile"
 FED = "tensor-tile, engine"
 """Those whose operands Hopper's copy engine fetches."""
-KINDS = frozenset({PLAIN, SKETCHES, TILES, FED, ROWS})
+KINDS = frozenset({PLAIN, SKETCHES, TILES, FED, ROWS, ATTENTION})
 
 
 def workload(kernel: str, dtype: str) -> Any:
-    return workload_of(KERNELS[kernel](elements(dtype)))
+    return workload_of(KERNELS[kernel][0](elements(dtype)))
 
 
 def elements(dtype: str) -> str:
@@ -147,8 +167,8 @@ def main() -> None:
     builder = Builder(COMPILE_LIMIT_S)
     with tempfile.TemporaryDirectory() as directory:
         for arch in a.archs.split(","):
-            for kernel in KERNELS:
-                for dtype in (*FLOATS, *(ALSO if kernel in IN_ALL else ())):
+            for kernel, (_, types) in KERNELS.items():
+                for dtype in types:
                     rows += built(builder, kernel, dtype, arch, a.tried, Path(directory))
                     print(json.dumps(rows[-1]), file=sys.stderr)
     builder.close()

@@ -2,10 +2,10 @@
 
     python benchmarks/emulate.py RESULTS.json [--archs sm_80,sm_90] [--tried 10]
 
-Matrix products of even and odd sizes, a convolution, softmax, layer normalisation and the two
-products of attention, in fp32, fp16, bf16 and, where they are products, tf32 and int8: of each the
-untuned kernel and the first schedules of each kind in its design space. Each is built as it always
-is, and run on a GPU of paper (`tunefarm.measure.emulator`) under TVM's own CUDA runtime, for
+Matrix products of even and odd sizes, a convolution, softmax, layer normalisation, the two products
+of attention and the whole of it, in fp32, fp16, bf16, tf32 and int8 where they can be so: of each
+the untuned kernel and the first schedules of each kind in its design space. Each is built as it
+always is, and run on a GPU of paper (`tunefarm.measure.emulator`) under TVM's own CUDA runtime, for
 two inputs; the same kernel on the processor says what is right. It stops at addresses that nobody
 allocated and at threads that do not wait for each other. Nothing of it is timed.
 """
@@ -26,12 +26,15 @@ from typing import Any
 
 import tvm
 from crossbuild import (
+    ATTENTION,
     FED,
     FLOATS,
+    HALVES,
     PLAIN,
     ROWS,
     SKETCHES,
     TILES,
+    attention,
     elements,
     kinds_of,
     layer_norm,
@@ -74,7 +77,7 @@ def convolution(dtype: str) -> list[Any]:
     return [x, w, rounded(topi.nn.conv2d_nhwc(x, w, 1, 1, 1, sums(dtype)), dtype)]
 
 
-def attention(turned: bool) -> Callable[[str], list[Any]]:
+def half_of_attention(turned: bool) -> Callable[[str], list[Any]]:
     """Two heads: queries by keys (the right operand turned), or weights by values."""
 
     def made(dtype: str) -> list[Any]:
@@ -94,8 +97,9 @@ KERNELS: dict[str, tuple[Callable[[str], list[Any]], tuple[str, ...]]] = {
     "convolution 3x3": (convolution, PRODUCTS),
     "softmax": (partial(softmax, rows=64, columns=256), FLOATS),
     "layer norm": (partial(layer_norm, rows=64, columns=256), FLOATS),
-    "attention q k": (attention(True), (*PRODUCTS, "int8")),
-    "attention p v": (attention(False), PRODUCTS),
+    "attention q k": (half_of_attention(True), (*PRODUCTS, "int8")),
+    "attention p v": (half_of_attention(False), PRODUCTS),
+    "attention": (partial(attention, heads=2, queries=100), HALVES),
 }
 
 
@@ -160,7 +164,7 @@ class Bench:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Right ones of those tried, by kernel and kind of schedule, and what became of the others."""
-    kinds = ("untuned", PLAIN, SKETCHES, TILES, FED, ROWS)
+    kinds = ("untuned", PLAIN, SKETCHES, TILES, FED, ROWS, ATTENTION)
     lines = [
         "| kernel | type | " + " | ".join(kinds) + " | others |",
         "|---" * (3 + len(kinds)) + "|",

@@ -24,6 +24,7 @@ from typing import Any
 
 import tvm
 from crossbuild import (
+    attention,
     elements,
     kinds_of,
     layer_norm,
@@ -35,11 +36,11 @@ from crossbuild import (
     sums,
     target_of,
 )
-from gpu_shapes import ATTENTION, CONVOLUTIONS, PRODUCTS
+from gpu_shapes import ATTENTION, CONVOLUTIONS, LONG_ATTENTION, PRODUCTS, said
 from tvm import te, topi
 
 from tunefarm.devices.target import Target
-from tunefarm.frontend.dtypes import TF32
+from tunefarm.frontend.dtypes import HALF, TF32
 from tunefarm.frontend.relax_passes import flops_of
 from tunefarm.frontend.tir import argument_specs
 from tunefarm.home import write_atomically
@@ -54,7 +55,8 @@ from tunefarm.scheduler.exchange import WHEELS
 
 COMPILE_LIMIT_S = 300.0
 PARTS = ("attention q k", "attention softmax", "attention p v")
-"""Of attention, which rivals have as one kernel, and `table` as the three's sum."""
+"""Of attention, which `table` has as their sum: rivals have one kernel, as we have in 16 bits."""
+_IN_THREE = "attention in three"
 PLANTED = "planted fault"
 
 
@@ -78,13 +80,17 @@ def kernels() -> dict[str, Callable[[], list[Any]]]:
         for size in PRODUCTS:
             found[f"product {size} {dtype}"] = lambda s=size, d=of: product(s, d)
         for shape in CONVOLUTIONS:
-            name = "x".join(map(str, shape))
-            found[f"convolution {name} {dtype}"] = lambda s=shape, d=of: convolution(*s, d)
+            found[f"convolution {said(shape)} {dtype}"] = lambda s=shape, d=of: convolution(*s, d)
         if dtype == TF32:  # the others do not multiply, or in few terms
             continue
         found[f"softmax {dtype}"] = lambda d=dtype: softmax(d)
         found[f"layer norm {dtype}"] = lambda d=dtype: layer_norm(d)
         heads, rows, _ = ATTENTION
+        if dtype in HALF:
+            found[f"attention {dtype}"] = lambda d=dtype: attention(d, *ATTENTION)
+            found[f"attention {said(LONG_ATTENTION)} {dtype}"] = lambda d=dtype: attention(
+                d, *LONG_ATTENTION
+            )
         found[f"attention softmax {dtype}"] = lambda d=dtype, n=(heads * rows, rows): softmax(d, *n)
         found[f"attention q k {dtype}"] = lambda d=dtype: scores(d)
         found[f"attention p v {dtype}"] = lambda d=dtype: mixed(d)
@@ -208,9 +214,9 @@ def table(directory: Path) -> str:
     for dtype in ("float16", "float32"):
         parts = [rows_of.get(f"{part} {dtype}") for part in PARTS]
         if all(part is not None and part.best_s for part in parts):
-            rows_of[f"attention {dtype}"] = _together([part for part in parts if part])
+            rows_of[f"{_IN_THREE} {dtype}"] = _together([part for part in parts if part])
     for kernel, row in rows_of.items():
-        times = rivals["kernels"].get(kernel, {})
+        times = rivals["kernels"].get(kernel.replace(_IN_THREE, "attention"), {})
         ratios = [
             f"{times[n] / row.best_s:.2f}" if times.get(n) and row.best_s else "-" for n in names
         ]

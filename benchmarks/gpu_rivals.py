@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_shapes import ATTENTION, CONVOLUTIONS, PRODUCTS
+from gpu_shapes import ATTENTION, CONVOLUTIONS, LONG_ATTENTION, PRODUCTS, said
 from torch.nn import functional
 
 SAMPLE_MS = 2.0
@@ -46,7 +46,7 @@ def kernels(name: str) -> Named:
     for size in PRODUCTS:
         found[f"product {size} {name}"] = (torch.matmul, [random(size, size), random(size, size)])
     for rows, channels, filters, taps in CONVOLUTIONS:
-        label = "x".join(map(str, (rows, channels, filters, taps)))
+        label = said((rows, channels, filters, taps))
         image = random(1, channels, rows, rows).to(memory_format=torch.channels_last)
         weights = random(filters, channels, taps, taps).to(memory_format=torch.channels_last)
 
@@ -65,6 +65,11 @@ def kernels(name: str) -> Named:
     heads, rows, depth = ATTENTION
     q, k, v = (random(1, heads, rows, depth) for _ in range(3))
     found[f"attention {name}"] = (functional.scaled_dot_product_attention, [q, k, v])
+    if name == "float16":
+        n, many, deep = LONG_ATTENTION
+        long = [random(1, n, many, deep) for _ in range(3)]
+        named = f"attention {said(LONG_ATTENTION)} {name}"
+        found[named] = (functional.scaled_dot_product_attention, long)
     q, k, p = random(heads, rows, depth), random(heads, rows, depth), random(heads, rows, rows)
     found[f"attention softmax {name}"] = (lambda x: functional.softmax(x, dim=-1), [p])
     found[f"attention q k {name}"] = (lambda q, k: torch.bmm(q, k.transpose(1, 2)), [q, k])

@@ -14,3 +14,9 @@ CONVOLUTIONS = (
 """Of ResNet-50: rows, channels, filters, taps."""
 ATTENTION = (12, 512, 64)
 """Heads, queries (and keys), and what each has."""
+LONG_ATTENTION = (16, 4096, 128)
+"""The same, in half precision alone: its scores are half a gigabyte where they are stored."""
+
+
+def said(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

@@ -61,7 +61,7 @@ class _Attention:
     Attributes:
         last: the operator whose result is the whole's.
         arguments: what it reads: queries, keys, values, as they lie; and what else the scores need.
-        queries, keys, values: the steps from an argument to the matrices of each head.
+        sides: the steps from each of the first three to the matrices of each head.
         scores: from products to what the softmax is taken of.
         joined: from the second product to the result.
         dtype: of the arguments and the result.
@@ -69,9 +69,7 @@ class _Attention:
 
     last: Any
     arguments: tuple[Any, ...]
-    queries: tuple[Step, ...]
-    keys: tuple[Step, ...]
-    values: tuple[Step, ...]
+    sides: tuple[tuple[Step, ...], ...]
     scores: tuple[Step, ...]
     joined: tuple[Step, ...]
     dtype: str
@@ -89,8 +87,9 @@ class _Attention:
 
         with builder.function("main", parameters):
             with builder.dataflow():
-                sides = (self.queries, self.keys, self.values)
-                q, k, v = (after(one, steps) for one, steps in zip(parameters, sides, strict=False))
+                q, k, v = (
+                    after(one, steps) for one, steps in zip(parameters, self.sides, strict=False)
+                )
                 scores = builder.emit(op.matmul(q, k, out_dtype="float32"))
                 weights = builder.emit(op.nn.softmax(after(scores, self.scores), axis=-1))
                 weights = builder.emit(op.astype(weights, self.dtype))
@@ -150,7 +149,7 @@ class _Graph:
     def attention(self, second: Any) -> _Attention | None:
         """The one whose second product this is, None where it is another product's."""
         dtype = str(second.ty.dtype)
-        weights = self._value(second.args[0])
+        weights = self._own(second.args[0])
         if dtype not in HALF or not _is(weights, "relax.nn.softmax"):
             return None
         shape = _shape(weights)
@@ -160,7 +159,7 @@ class _Graph:
         if found is None:
             return None
         first, others, scores = found
-        sides = [(*first.args, second.args[1])[n] for n in range(3)]
+        sides = [*first.args, second.args[1]]
         ends = [self._viewed(side) for side in sides]
         if not _fits([_shape(side) for side in sides], shape):
             return None
@@ -170,7 +169,7 @@ class _Graph:
         return _Attention(
             last,
             (*(end for end, _ in ends), *others),
-            *(steps for _, steps in ends),
+            tuple(steps for _, steps in ends),
             scores,
             joined,
             dtype,
@@ -180,13 +179,18 @@ class _Graph:
         """What a variable is bound to, None where it is an argument or no variable."""
         return self._bound.get(variable) if isinstance(variable, relax.Var) else None
 
+    def _own(self, variable: Any) -> Any:
+        """The same where it is read once, None elsewhere: somebody else wants it."""
+        value = self._value(variable)
+        return value if len(self._readers.get(variable, [])) == 1 else None
+
     def _scores(
         self, value: Any, shape: tuple[int, ...]
     ) -> tuple[Any, tuple[Any, ...], tuple[Step, ...]] | None:
         """The first product, arguments beside the three, and what is done to the scores."""
         others: list[Any] = []
         steps: list[Step] = []
-        while not _is(call := self._value(value), "relax.matmul"):
+        while not _is(call := self._own(value), "relax.matmul"):
             places = self._beside(call, shape)
             if places is None:
                 return None
@@ -210,7 +214,7 @@ class _Graph:
 
     def _comes_from_product(self, value: Any) -> bool:
         """Through operators on elements alone."""
-        call = self._value(value)
+        call = self._own(value)
         if call is None:
             return False
         if _is(call, "relax.matmul"):

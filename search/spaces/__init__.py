@@ -26,7 +26,8 @@ def register_space(name: str, factory: SpaceFactory) -> None:
 def design_space(workload: Any, target: Target, transfer: Transfer | None = None) -> Space:
     """Every family that fits, and TVM's own sketches, so that no kernel is without a space; its
     hardware models corrected by `transfer`. Most families are of processors; on a GPU there are
-    tiles for its tensor cores, rows on its warps, and sketches for both kinds of cores."""
+    tiles for its tensor cores, rows on its warps, and sketches for both kinds of cores, but for
+    attention, which has tiles alone."""
     from tunefarm.search.spaces.attention_tile.space import ATTENTION_TILES
     from tunefarm.search.spaces.elementwise import elementwise_space
     from tunefarm.search.spaces.fold import fold_space
@@ -39,13 +40,18 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.windows import windows_space
     from tunefarm.search.spaces.winograd import winograd_space
 
-    spaces: list[Space] = [GenericSpace(workload, target)]
     own: tuple[SpaceFactory, ...] = (
         *(register_tile_space, filled_tile_space, spread_space, winograd_space),
         *(rowwise_space, elementwise_space, windows_space, fold_space),
     )
     if target.kind == "cuda":
-        own = (TENSOR_TILES.space, ATTENTION_TILES.space, tensor_core_space, WARP_ROWS.space)
+        own = (TENSOR_TILES.space, tensor_core_space, WARP_ROWS.space)
+    spaces: list[Space]
+    attention = ATTENTION_TILES.space(workload, target)
+    if attention is not None:  # two products, and TVM's sketches are for one
+        spaces, own = [attention], ()
+    else:
+        spaces = [GenericSpace(workload, target)]
     for factory in (*own, *_FACTORIES.values()):
         space = factory(workload, target)
         if space is not None:

@@ -89,3 +89,40 @@ def test_rows_on_warps_are_right(tmp_path: Path, report) -> None:
                 assert outcome.failure is None, (outcome.failure, words)
                 counts[make.__name__] += 1
     report(**counts)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_attention_is_right(arch: str, tmp_path: Path, report) -> None:
+    from tests.paper_gpu import stack_on_paper
+    from tests.products import whole_attention
+    from tunefarm.devices.gpu import completed
+    from tunefarm.devices.target import parse_target
+    from tunefarm.frontend.relax_attention import FEWEST_ROWS, MOST_DEEP
+    from tunefarm.search.space import Point
+    from tunefarm.search.spaces.attention_tile.space import ATTENTION_TILES
+
+    rng = random.Random(SEED)
+    target = completed(parse_target(f"cuda:arch={arch}"))
+    counts: Counter[str] = Counter()
+    with stack_on_paper(tmp_path, target) as stack:
+        while counts["kernels"] < KERNELS:
+            step = rng.choice([1, 2, 8, 16])
+            deep = [step * rng.randint(1, MOST_DEEP // step) for _ in range(2)]
+            sizes = (rng.randint(FEWEST_ROWS, 150), step * rng.randint(1, 200 // step), *deep)
+            scores, apart = rng.choice(["", "scale", "mask", "causal"]), rng.random() < 0.4
+            dtype = rng.choice(["float16", "bfloat16"])
+            heads = rng.randint(1, 2), rng.randint(1, 3)
+            words = (dtype, *heads, sizes, scores, apart)
+            module = whole_attention(*words)
+            space = ATTENTION_TILES.space(module, target)
+            assert space is not None, words
+            counts["kernels"] += 1
+            kernel = stack.kernel(module)
+            for number in rng.sample(range(len(space.ways)), min(3, len(space.ways))):
+                made = space.realise(Point(0, (number,)), 1)
+                assert made is not None
+                outcome = stack.screened(kernel, made.trace)
+                assert outcome.failure is None, (outcome.failure, words, space.ways[number])
+                counts["points"] += 1
+    report(**counts)

@@ -106,8 +106,13 @@ class Plan:
         )
 
     @property
+    def values_at(self) -> int:
+        """Bytes from a stage's keys to its values."""
+        return self.first.right.aligned_bytes
+
+    @property
     def stage_bytes(self) -> int:
-        return self.first.right.bytes + self.second.right.bytes
+        return self.values_at + self.second.right.aligned_bytes
 
     @property
     def laid_row(self) -> int:
@@ -117,7 +122,7 @@ class Plan:
     @property
     def shared_bytes(self) -> int:
         """Of a block: queries, then all stages; in the end the sums in their place."""
-        operands = self.first.left.bytes + self.tile.stages * self.stage_bytes
+        operands = self.first.left.aligned_bytes + self.tile.stages * self.stage_bytes
         return max(operands, self.tile.rows * self.laid_row) + ALIGNED
 
     @property
@@ -152,7 +157,7 @@ class Plan:
             return False
         if not min(2, self.steps) <= tile.stages <= self.steps:
             return False
-        if not arch.copies_aside or not all(one.fits for one in sides):
+        if not arch.copies_aside or not all(one.lies for one in sides):
             return False
         pieces = zip(sides, self.figures.pieces, strict=True)
         return (

@@ -108,7 +108,7 @@ class AttentionWriter(Writer):
         plan, tile, of = self._plan, self._tile, self._of
         steps, ahead = plan.steps, plan.ahead
         begun = call(shared.copies_begun())
-        stages_at = self._start + plan.first.left.bytes
+        stages_at = self._start + plan.first.left.aligned_bytes
 
         def copies(step: Any, slot: Any) -> Any:
             to = stages_at + tirx.Cast("uint32", self.simple(slot * plan.stage_bytes))
@@ -116,7 +116,9 @@ class AttentionWriter(Writer):
             keys, values = plan.first.right, plan.second.right
             of_keys = self._copied(of.keys, keys, to, (self._batch, key, number(0)))
             place = (self._batch, number(0), key)
-            return tirx.SeqStmt([of_keys, self._copied(of.values, values, to + keys.bytes, place)])
+            return tirx.SeqStmt(
+                [of_keys, self._copied(of.values, values, to + plan.values_at, place)]
+            )
 
         place = (self._batch, self._row, number(0))
         text_ = [self._copied(of.queries, plan.first.left, self._start, place)]
@@ -135,7 +137,7 @@ class AttentionWriter(Writer):
             following = copies(k + ahead, tirx.floormod(k + ahead, tile.stages))
             first, second = (text.multiply_held(one) for one in (plan.first, plan.second))
             made = (self._scores, self._most, self._total, self._sums, self._weights)
-            values = at + plan.first.right.bytes
+            values = at + plan.values_at
             factor = tirx.const(1.0 if of.factor is None else of.factor, "float32")
             weighed = text.soften(plan.first, plan.second)
             return tirx.SeqStmt(

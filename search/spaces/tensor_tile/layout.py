@@ -59,8 +59,19 @@ class TileLayout:
         return self.lines * self.depth * self.element_bytes
 
     @property
+    def aligned_bytes(self) -> int:
+        """From its beginning to where another may begin."""
+        return -(-self.bytes // ALIGNED) * ALIGNED
+
+    @property
+    def lies(self) -> bool:
+        """Whether its panels can be laid out so."""
+        return self.width > 0 and self.across % 8 == 0
+
+    @property
     def fits(self) -> bool:
-        return self.width > 0 and self.across % 8 == 0 and self.bytes % ALIGNED == 0
+        """Whether another may begin where it ends, too."""
+        return self.lies and self.bytes == self.aligned_bytes
 
     def offset(self, line: Any, term: Any) -> Any:
         """Bytes from the tile's beginning to an element; of numbers, or of TensorIR's terms."""

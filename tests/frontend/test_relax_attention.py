@@ -1,0 +1,171 @@
+"""Attention in a network becomes one kernel, which computes what the network did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tunefarm.devices.target import parse_target
+from tunefarm.frontend.dtypes import rounding
+from tunefarm.frontend.half import narrowed
+from tunefarm.frontend.importer import ImportRequest, run_import
+from tunefarm.frontend.onnx_writer import Writer
+from tunefarm.frontend.program import Program, load_program
+
+pytestmark = pytest.mark.tvm
+
+TOKENS, HEADS, SIZE = 24, 3, 16
+HIDDEN = HEADS * SIZE
+
+
+def network(kind: str) -> onnx.ModelProto:
+    """From hidden states to hidden states, through attention as exporters write it.
+
+    Args:
+        kind: ``plain`` (scores divided), ``batches`` (of three dimensions, as bmm has them),
+            ``scaled`` (queries and keys, before their product), ``masked`` (another tensor
+            added), ``chosen`` (scores of the later replaced), ``shared`` (keys are values as well),
+            ``seen`` (its weights are used twice), ``few`` (a handful of queries), ``wide`` (heads
+            of 256).
+    """
+    writer = Writer(3)
+    size, heads = (256, 1) if kind == "wide" else (SIZE, HEADS)
+    hidden = size * heads
+    rows = 5 if kind == "few" else TOKENS
+
+    def dense(x: str) -> str:
+        weights = writer.constant(writer.normal(HIDDEN, hidden) / np.sqrt(HIDDEN))
+        return writer.node("MatMul", x, weights)
+
+    def split(x: str, count: int, order: list[int]) -> str:
+        apart = writer.node("Reshape", x, writer.integers([1, count, heads, size]))
+        turned = writer.node("Transpose", apart, perm=order)
+        if kind != "batches":
+            return turned
+        sizes = [(1, count, heads, size)[n] for n in order[1:]]
+        return writer.node("Reshape", turned, writer.integers(sizes))
+
+    x = "hidden"
+    some = x
+    if kind == "few":
+        some = writer.node("Slice", x, *(writer.integers([n]) for n in (0, rows, 1)))
+    q = split(dense(some), rows, [0, 2, 1, 3])
+    kept = dense(x)
+    k = split(kept, TOKENS, [0, 2, 3, 1])
+    v = split(kept if kind == "shared" else dense(x), TOKENS, [0, 2, 1, 3])
+    if kind == "scaled":
+        root = writer.constant(size**-0.25)
+        q, k = (writer.node("Mul", one, root) for one in (q, k))
+    scores = writer.node("MatMul", q, k)
+    if kind in ("plain", "seen", "few", "wide"):
+        scores = writer.node("Div", scores, writer.constant(size**0.5))
+    if kind == "masked":
+        scores = writer.node("Mul", writer.constant(size**-0.5), scores)
+        scores = writer.node("Add", scores, writer.constant(writer.normal(1, 1, rows, TOKENS)))
+    if kind == "chosen":
+        earlier = np.tril(np.ones((1, 1, rows, TOKENS)))
+        there = writer.node("Cast", writer.constant(earlier), to=onnx.TensorProto.BOOL)
+        scores = writer.node("Where", there, scores, writer.constant(-1e4))
+    weights = writer.node("Softmax", scores, axis=-1)
+    mixed = writer.node("MatMul", weights, v)
+    if kind == "batches":
+        mixed = writer.node("Reshape", mixed, writer.integers([1, heads, rows, size]))
+    mixed = writer.node("Transpose", mixed, perm=[0, 2, 1, 3])
+    result = writer.node("Reshape", mixed, writer.integers([1, rows, hidden]))
+    if kind == "seen":
+        result = writer.node("Add", result, writer.node("ReduceMean", weights, keepdims=0))
+    given, made = (1, TOKENS, HIDDEN), (1, rows, hidden)
+    return writer.model(kind, ("hidden", given), ("result", result, made), opset=13)
+
+
+def imported(kind: str, directory: Path, dtype: str, target: str) -> tuple[Path, Program]:
+    path = directory / "m.onnx"
+    model = network(kind)
+    if dtype != "float32":
+        model = narrowed(model, dtype)
+    path.write_bytes(model.SerializeToString())
+    run_import(ImportRequest(path, directory / "program", parse_target(target)))
+    return path, load_program(directory / "program")
+
+
+def attentions(program: Program) -> int:
+    return sum(task.weight for task in program.tasks if task.name == "attention")
+
+
+@pytest.mark.parametrize(
+    ("kind", "others"),
+    [
+        ("plain", ["matmul_cast"] * 3),
+        ("batches", ["matmul_cast"] * 3),
+        ("scaled", ["matmul_cast"] * 3 + ["reshape_transpose_multiply"] * 2),
+        ("masked", ["matmul_cast"] * 3),
+        ("chosen", ["matmul_cast"] * 3),
+        ("shared", ["matmul_cast"] * 2),
+    ],
+)
+def test_attention_is_one_kernel_that_computes_what_it_did(
+    tmp_path: Path, kind: str, others: list[str]
+) -> None:
+    """Heads are moved by none beside it, and it has a family of its own."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    target = "cuda:arch=sm_80"
+    path, program = imported(kind, tmp_path, "float16", target)
+    names = [task.name for task in program.tasks for _ in range(task.weight)]
+    assert sorted(names) == sorted(["attention", *others])
+    (task,) = (one for one in program.tasks if one.name == "attention")
+    workload = replay.load_workload(program.workload(task.id))
+    space = design_space(workload, parse_target(target))
+    assert {space.describe(one.point).family for one in space.modelled()} == {"attention-tile"}
+    x = np.random.default_rng(0).normal(size=(1, TOKENS, HIDDEN)).astype(np.float16)
+    (wanted,) = onnxruntime.InferenceSession(network(kind).SerializeToString()).run(
+        None, {"hidden": x.astype(np.float32)}
+    )
+    got = computed(program, x)
+    assert wanted.std() > 0.1
+    np.testing.assert_allclose(got, wanted, atol=8 * rounding("float16") * abs(wanted).max())
+    assert path.exists()
+
+
+def computed(program: Program, x: np.ndarray) -> np.ndarray:
+    """By the program that was made for a GPU, on this processor."""
+    import tvm
+    from tvm import relax
+
+    from tunefarm.frontend.stored import load_program_module
+
+    module = load_program_module(program.module)
+    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+    return machine["main"](tvm.runtime.tensor(x)).numpy().astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "target"),
+    [
+        ("seen", "float16", "cuda:arch=sm_80"),  # its weights have to be there
+        ("few", "float16", "cuda:arch=sm_80"),  # blocks for the keys are wanted
+        ("wide", "float16", "cuda:arch=sm_80"),  # registers cannot hold the sums
+        ("plain", "float32", "cuda:arch=sm_80"),
+        ("plain", "float16", "cuda:arch=sm_75"),  # which copies nothing aside
+        ("plain", "float16", "llvm"),
+    ],
+)
+def test_other_attention_stays_as_it_is(tmp_path: Path, kind: str, dtype: str, target: str) -> None:
+    assert attentions(imported(kind, tmp_path, dtype, target)[1]) == 0
+
+
+def test_networks_of_the_zoo_have_an_attention_for_each_layer(tmp_path: Path) -> None:
+    from tunefarm.frontend.zoo import write_zoo_model
+
+    path = write_zoo_model("decoder", tmp_path / "m.onnx", dtype="bfloat16")
+    run_import(ImportRequest(path, tmp_path / "program", parse_target("cuda:arch=sm_90")))
+    program = load_program(tmp_path / "program")
+    assert attentions(program) == 2
+    assert not [task for task in program.tasks if "transpose" in task.name]
+    (noted,) = (p for p in program.evidence["passes"] if p["pass"] == "relax.gather_attention")
+    assert noted["detail"] == "attentions as one kernel: 2"

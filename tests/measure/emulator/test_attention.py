@@ -1,0 +1,70 @@
+"""Attention as one kernel, from the point to the result, on a GPU of paper: held against the same
+kernel on the processor. As many again, drawn: `make torture`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cuda import needs_compiler
+
+pytestmark = [pytest.mark.tvm, needs_compiler]
+
+POINT = "attention-tile warps={} down={} keys={} stages={}"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory):
+    from tests.paper_gpu import stack_on_paper
+
+    with stack_on_paper(tmp_path_factory.mktemp("paper")) as made:
+        yield made
+
+
+def test_scores_come_in_steps_and_in_one(stack) -> None:
+    """And end between two steps, or in the middle of a pair."""
+    from tests.paper_gpu import checked
+    from tests.products import whole_attention
+
+    even = whole_attention("float16", 1, 2, (64, 128, 64, 64))
+    checked(
+        stack,
+        even,
+        POINT.format(1, 1, 128, 1),
+        POINT.format(4, 1, 32, 3),
+        POINT.format(2, 2, 64, 2),
+    )
+    odd = whole_attention("bfloat16", 2, 1, (50, 71, 40, 24))
+    checked(stack, odd, POINT.format(1, 1, 96, 1), POINT.format(1, 1, 16, 4))
+
+
+def test_what_is_done_to_scores_is_done(stack) -> None:
+    """By another tensor for each, in pairs or one by one, and by one that leaves out most."""
+    from tests.paper_gpu import checked
+    from tests.products import whole_attention
+
+    for keys in (70, 33):
+        masked = whole_attention("float16", 1, 2, (40, keys, 16, 32), "mask")
+        checked(stack, masked, POINT.format(1, 2, 32, 2))
+    causal = whole_attention("bfloat16", 1, 2, (64, 64, 32, 48), "causal")
+    checked(stack, causal, POINT.format(1, 1, 16, 2))
+
+
+def test_heads_may_lie_apart(stack) -> None:
+    """Keys turned, elements that are read alone, and nothing done to the scores."""
+    from tests.paper_gpu import checked
+    from tests.products import whole_attention
+
+    checked(
+        stack,
+        whole_attention("float16", 1, 2, (33, 40, 48, 80), "", apart=True),
+        POINT.format(2, 1, 32, 2),
+    )
+    alone = whole_attention("bfloat16", 1, 1, (20, 31, 30, 14), "scale", apart=True)
+    checked(stack, alone, POINT.format(1, 2, 32, 1))
+
+
+def test_the_untuned_kernel_is_right_too(stack) -> None:
+    from tests.products import whole_attention
+
+    outcome = stack.screened(stack.kernel(whole_attention("float16", 1, 1, (20, 24, 16, 16))))
+    assert outcome.failure is None
