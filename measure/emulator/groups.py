@@ -18,7 +18,7 @@ import numpy as np
 
 from tunefarm.measure.emulator.faults import EmulatorError, Race, Unsupported
 from tunefarm.measure.emulator.memory import ALL_OF_A_WARP, PIECE, WARP
-from tunefarm.measure.emulator.ptx import SIZES, Instruction, Literal
+from tunefarm.measure.emulator.ptx import SIZES, Instruction, Literal, Vector
 from tunefarm.measure.emulator.values import UNSIGNED, Array
 from tunefarm.measure.emulator.warps import multiplied, parts_of, shape_of
 
@@ -191,17 +191,21 @@ def _multiply(translator: Any, instruction: Instruction) -> Step:
         or k * SIZES[of] != _STEP_BYTES
     ):
         raise Unsupported(instruction.text)
-    turned = (*flags[2:], 0, 0)[:2]
+    held = isinstance(left, Vector)  # rows of the left operand in registers, which lie one way
+    turned = (0, *flags[2:], 0)[:2] if held else (*flags[2:], 0, 0)[:2]
     registers = parts_of(target)
     sums = [translator.value(one, "b32") for one in registers]
     puts = [translator.put(one, "b32") for one in registers]
-    a, b = (translator.value(one, "b64") for one in (left, right))
+    b = translator.value(right, "b64")
+    lefts_of = (
+        _held(translator, left, k, of) if held else _named(translator, left, k, of, turned[0])
+    )
     adds = translator.value(said, "pred")
     row, column = sum_places(n)
 
     def step(run: Any) -> None:
         here = _together(run)
-        lefts = _matrix(run, here, a(run), (ROWS, k), SIZES[of], turned[0])
+        lefts = lefts_of(run, here)
         rights = _matrix(run, here, b(run), (n, k), SIZES[of], turned[1])
         total = np.zeros((*here.shape, ROWS, n), np.uint32)
         added = _by_group(run, adds(run))
@@ -214,6 +218,38 @@ def _multiply(translator: Any, instruction: Instruction) -> Step:
             put(run, _by_thread(run, made[..., row[:, number], column[:, number]]))
 
     return step
+
+
+def _named(
+    translator: Any, operand: Any, terms: int, of: str, turned: int
+) -> Callable[[Any, Array], Array]:
+    """The left operand where a descriptor says."""
+    descriptor = translator.value(operand, "b64")
+    return lambda run, here: _matrix(run, here, descriptor(run), (ROWS, terms), SIZES[of], turned)
+
+
+def _held(translator: Any, operand: Any, terms: int, of: str) -> Callable[[Any, Array], Array]:
+    """The left operand in registers: each warp's sixteen rows, as it would multiply them alone.
+
+    Raises:
+        Unsupported: of what is not in 16 bits.
+    """
+    registers = [translator.value(one, "b32") for one in parts_of(operand)]
+    if SIZES[of] != 2 or len(registers) != 4:
+        raise Unsupported(f"{len(registers)} registers of {of} in a group")
+    thread = np.arange(GROUP)
+    row, term = thread // WARP * 16 + thread % WARP // 4, thread % 4 * 2
+
+    def lefts(run: Any, here: Array) -> Array:
+        made = np.zeros((*here.shape, ROWS, terms), np.uint16)
+        for number, value in enumerate(registers):
+            bits = _by_group(run, value(run)).astype(np.uint32)
+            places = row + number % 2 * 8, term + number // 2 * 8
+            made[..., places[0], places[1]] = bits & np.uint32(0xFFFF)
+            made[..., places[0], places[1] + 1] = bits >> np.uint32(16)
+        return made
+
+    return lefts
 
 
 def _matrix(

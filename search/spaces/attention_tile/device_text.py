@@ -14,6 +14,7 @@ from math import e, log2
 from tunefarm.search.spaces.tensor_tile.device_text import (
     TYPES,
     Shape,
+    group_products,
     matrices_of_left,
     matrices_of_right,
     place_of_warp,
@@ -45,11 +46,24 @@ def hold(shape: Shape) -> Function:
 
 
 def multiply_held(shape: Shape) -> Function:
-    """Products of held rows with the right operand's columns, added to a thread's sums."""
+    """Products of held rows with the right operand's columns, added to a thread's sums; with groups
+    it goes on beside."""
+    body = _by_groups(shape) if shape.grouped else _by_warps(shape)
+    arguments = "float* sums, unsigned* held, unsigned right"
+    return device_function(f"tunefarm_multiply_held_{shape.words}", "void", arguments, body)
+
+
+def _by_groups(shape: Shape) -> str:
+    held = [[f"held[{k * 4 + n}]" for n in range(4)] for k in range(shape.steps)]
+    keeping = "".join(f', "+r"({one})' for step in held for one in step)
+    return group_products(shape, [[f'"r"({one})' for one in step] for step in held], keeping)
+
+
+def _by_warps(shape: Shape) -> str:
     down, across = shape.fragments
     of, slots, pairs = TYPES[shape.dtype], _EARLY + 1, across // 2
     into = "b[at][0], b[at][1], b[at][2], b[at][3]"
-    body = f"""\
+    return f"""\
 {place_of_warp(shape)}
   (void)row;
   unsigned b[{slots}][4];
@@ -77,8 +91,6 @@ def multiply_held(shape: Shape) -> Function:
       }}
     }}
   }}"""
-    arguments = "float* sums, const unsigned* held, unsigned right"
-    return device_function(f"tunefarm_multiply_held_{shape.words}", "void", arguments, body)
 
 
 def soften(first: Shape, second: Shape) -> Function:

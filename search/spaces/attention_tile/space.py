@@ -14,7 +14,8 @@ from tunefarm.search.spaces.attention_tile.tile import (
     figures_of,
     possible,
 )
-from tunefarm.search.spaces.attention_tile.writer import AttentionWriter, figures
+from tunefarm.search.spaces.attention_tile.writer import AttentionWriter, GroupWriter, figures
+from tunefarm.search.spaces.tensor_tile.tile import Cores
 from tunefarm.search.spaces.written import Family, Fitting, whole
 
 
@@ -30,7 +31,8 @@ def _fitting(workload: Any, target: Target) -> Fitting[AttentionTile] | None:
         return expected_s(Plan(of, tile), arch)
 
     def written(tile: AttentionTile) -> Any:
-        return whole(workload["main"], AttentionWriter(attention, Plan(of, tile)).kernel(), [])
+        writer = GroupWriter if tile.cores is Cores.GROUPS else AttentionWriter
+        return whole(workload["main"], writer(attention, Plan(of, tile)).kernel(), [])
 
     return Fitting(
         lambda: sorted(possible(of, arch), key=expected),

@@ -11,9 +11,9 @@ from math import ceil, log2
 from tunefarm.devices.gpu import Arch
 from tunefarm.search.spaces import gpu_costs as costs
 from tunefarm.search.spaces.family import Way
-from tunefarm.search.spaces.tensor_tile.device_text import MMA_ROWS, Shape
+from tunefarm.search.spaces.tensor_tile.device_text import GROUP, GROUP_ROWS, MMA_ROWS, Shape
 from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, TileLayout
-from tunefarm.search.spaces.tensor_tile.tile import PAD
+from tunefarm.search.spaces.tensor_tile.tile import PAD, Cores
 
 _BYTES = 2
 """Of an element."""
@@ -55,15 +55,18 @@ class AttentionTile(Way):
         down: times sixteen queries of a warp.
         keys: of a step.
         stages: steps whose keys and values are in shared memory at a time.
+        cores: Hopper's groups have sixteen queries a warp.
     """
 
     warps: int
     down: int
     keys: int
     stages: int
+    cores: Cores = Cores.WARPS
 
     def coordinates(self) -> tuple[float, ...]:
-        return (*map(log2, (self.warps, self.down, self.keys)), float(self.stages))
+        sizes = map(log2, (self.warps, self.down, self.keys))
+        return (*sizes, float(self.stages), 2.0 * (self.cores is Cores.GROUPS))
 
     @property
     def rows(self) -> int:
@@ -83,8 +86,8 @@ class Plan:
     tile: AttentionTile
 
     def _shape(self, left: TileLayout, right: TileLayout) -> Shape:
-        of = self.figures.dtype
-        return Shape(left, right, self.tile.warps, 1, of, "float32", grouped=False)
+        of, grouped = self.figures.dtype, self.tile.cores is Cores.GROUPS
+        return Shape(left, right, self.tile.warps, 1, of, "float32", grouped)
 
     @cached_property
     def first(self) -> Shape:
@@ -136,26 +139,34 @@ class Plan:
 
     @property
     def ahead(self) -> int:
-        """Steps whose copies are on their way; all of them where there is but one."""
-        return max(1, self.tile.stages - 1)
+        """Steps whose copies are on their way: all of them where they have places of their own;
+        else a stage is still being read, or two where groups multiply beside what follows."""
+        if self.tile.stages >= self.steps:
+            return self.steps
+        return self.tile.stages - (2 if self.tile.cores is Cores.GROUPS else 1)
 
     @property
-    def held(self) -> int:
-        """Registers of a thread that have its queries, and those that have its weights."""
-        return (self.first.steps + self.second.steps) * self.tile.down * 4
+    def held(self) -> tuple[int, int]:
+        """Registers of a thread that have its queries, which groups read from shared memory, and
+        those that have its weights."""
+        each = self.tile.down * 4
+        queries = 0 if self.tile.cores is Cores.GROUPS else self.first.steps * each
+        return queries, self.second.steps * each
 
     @property
     def registers(self) -> int:
         """Of a thread, as far as they can be counted."""
         of_rows = self.tile.down * 2 * 2
         sums = self.first.held + self.second.held
-        return self.held + sums + of_rows + _OTHER_REGISTERS
+        return sum(self.held) + sums + of_rows + _OTHER_REGISTERS
 
     def fits(self, arch: Arch) -> bool:
         tile, sides = self.tile, (self.first.left, self.first.right, self.second.right)
         if min(tile.warps, tile.down, tile.keys) < 1 or tile.keys % _STEP:
             return False
-        if not min(2, self.steps) <= tile.stages <= self.steps:
+        if not 1 <= tile.stages <= self.steps or self.ahead < 1:
+            return False
+        if tile.cores is Cores.GROUPS and not self._groups_fit(arch):
             return False
         if not arch.copies_aside or not all(one.lies for one in sides):
             return False
@@ -168,6 +179,11 @@ class Plan:
             and self.shared_bytes <= arch.shared
         )
 
+    def _groups_fit(self, arch: Arch) -> bool:
+        tile = self.tile
+        widest = max(tile.keys, self.second.right.lines)
+        return arch.warp_groups and tile.down == 1 and tile.threads % GROUP == 0 and widest <= 256
+
 
 def _filled(size: int) -> int:
     return ceil(size / _STEP) * _STEP
@@ -175,9 +191,11 @@ def _filled(size: int) -> int:
 
 def possible(of: Figures, arch: Arch) -> Iterator[AttentionTile]:
     """Every tile that fits, and of which no more than half lies beyond an end."""
-    for warps, down, keys in itertools.product((1, 2, 4, 8), (1, 2), (16, 32, 64, 96, 128)):
+    warps = itertools.product([Cores.WARPS], (1, 2, 4, 8), (1, 2), (16, 32, 64, 96, 128))
+    groups = itertools.product([Cores.GROUPS], (4, 8, 12), (1,), (32, 64, 96, 128, 160, 192))
+    for cores, many, down, keys in itertools.chain(warps, groups):
         for stages in (1, 2, 3, 4):
-            tile = AttentionTile(warps, down, keys, stages)
+            tile = AttentionTile(many, down, keys, stages, cores)
             plan = Plan(of, tile)
             if tile.rows > MMA_ROWS and tile.rows >= 2 * of.rows:
                 continue
@@ -208,14 +226,19 @@ def expected_s(plan: Plan, arch: Arch) -> float:
     block = costs.Block(tile.threads, plan.shared_bytes, plan.registers)
     resident = block.resident(arch, blocks)
     awake = block.awake(arch, resident)
-    peak = arch.tensor_lanes * (_WARPS_OF_PEAK if arch.warp_groups else 1.0)
+    peak: float = arch.tensor_lanes
+    read = tile.warps * plan.stage_bytes
+    if tile.cores is Cores.GROUPS:
+        read = plan.first.groups * (plan.stage_bytes + GROUP_ROWS * plan.first.left.depth * _BYTES)
+    elif arch.warp_groups:
+        peak *= _WARPS_OF_PEAK
     deep = plan.first.right.depth + plan.second.right.lines
     scores = tile.rows * tile.keys
     parts = (
         scores * deep / peak / awake,
         scores / _EXPONENTIALS / awake,
         scores * _OPERATIONS / arch.lanes / awake,
-        (tile.warps * plan.stage_bytes + plan.stage_bytes) / costs.SHARED_BYTES,
+        (read + plan.stage_bytes) / costs.SHARED_BYTES,
         plan.stage_bytes / costs.FETCHED_BYTES,
         plan.stage_bytes / min(of.pieces) / arch.warp * costs.COPY,
     )

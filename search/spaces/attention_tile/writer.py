@@ -55,8 +55,9 @@ class AttentionWriter(Writer):
         first, second = plan.first, plan.second
         rows = plan.tile.down * 2
         self._memory = tirx.decl_buffer((plan.shared_bytes,), "uint8", "memory", scope="shared.dyn")
-        self._held = local(first.steps * plan.tile.down * 4, "uint32", "held")
-        self._weights = local(second.steps * plan.tile.down * 4, "uint32", "weights")
+        queries, weights = plan.held
+        self._held = local(max(1, queries), "uint32", "held")
+        self._weights = local(weights, "uint32", "weights")
         self._scores = local(first.held, "float32", "scores")
         self._sums = local(second.held, "float32", "sums")
         self._most, self._total = (local(rows, "float32", name) for name in ("most", "total"))
@@ -126,35 +127,47 @@ class AttentionWriter(Writer):
             if first < steps:
                 text_.append(copies(number(first), number(first)))
             text_.append(begun)
-        text_ += [
-            call(shared.copies_met(ahead - 1, False)),
-            call(text.hold(plan.first), self._held.data, self._start),
-        ]
+        met = call(shared.copies_met(ahead - 1, plan.first.grouped))
+        text_ += self._begun(met)
 
         def step(k: Any) -> Any:
             at = Var("slot", tvm.ir.PrimType("uint32"))
             slot = tirx.Cast("uint32", tirx.floormod(k, tile.stages) * plan.stage_bytes)
             following = copies(k + ahead, tirx.floormod(k + ahead, tile.stages))
-            first, second = (text.multiply_held(one) for one in (plan.first, plan.second))
-            made = (self._scores, self._most, self._total, self._sums, self._weights)
-            values = at + plan.values_at
-            factor = tirx.const(1.0 if of.factor is None else of.factor, "float32")
-            weighed = text.soften(plan.first, plan.second)
+            meanwhile = [when(k + ahead < steps, following), begun]
             return tirx.SeqStmt(
-                [
-                    tirx.Bind(at, stages_at + slot),
-                    call(shared.copies_met(ahead - 1, False)),
-                    when(k + ahead < steps, following),
-                    begun,
-                    self._filled(self._scores, 0.0),
-                    call(first, self._scores.data, self._held.data, at),
-                    *self._scored(k),
-                    call(weighed, *(one.data for one in made), factor),
-                    call(second, self._sums.data, self._weights.data, values),
-                ]
+                [tirx.Bind(at, stages_at + slot), met, *self._one(k, at, meanwhile)]
             )
 
-        return [*text_, self.loop("step", steps, tirx.ForKind.SERIAL, step)]
+        return [*text_, self.loop("step", steps, tirx.ForKind.SERIAL, step), *self._ended()]
+
+    def _one(self, step: Any, at: Any, meanwhile: list[Any]) -> list[Any]:
+        """A step, whose keys and values begin at `at`."""
+        plan = self._plan
+        made = (self._scores, self._most, self._total, self._sums, self._weights)
+        factor = 1.0 if self._of.factor is None else self._of.factor
+        weighed = text.soften(plan.first, plan.second)
+        mixed = text.multiply_held(plan.second)
+        return [
+            self._filled(self._scores, 0.0),
+            *self._multiplied(at, meanwhile),
+            *self._scored(step),
+            call(weighed, *(one.data for one in made), tirx.const(factor, "float32")),
+            call(mixed, self._sums.data, self._weights.data, at + plan.values_at),
+        ]
+
+    def _begun(self, met: Any) -> list[Any]:
+        """What is done with queries as soon as they are there."""
+        return [met, call(text.hold(self._plan.first), self._held.data, self._start)]
+
+    def _multiplied(self, at: Any, meanwhile: list[Any]) -> list[Any]:
+        """Queries by keys; `meanwhile` is what can be done beside it."""
+        first = text.multiply_held(self._plan.first)
+        return [*meanwhile, call(first, self._scores.data, self._held.data, at)]
+
+    def _ended(self) -> list[Any]:
+        """What is waited for after the last step."""
+        return []
 
     def _copied(
         self, operand: Operand, layout: TileLayout, to: Any, place: tuple[Any, Any, Any]
@@ -326,6 +339,22 @@ class AttentionWriter(Writer):
         value = renamed(structural_map(of.finished, (TensorLoad, read)), axes)
         places = [self.simple(renamed(place, axes)) for place in of.places]
         return tirx.BufferStore(of.result, value, places)
+
+
+class GroupWriter(AttentionWriter):
+    """Of kernels whose groups of four warps multiply together: they read queries where they lie,
+    and mix the values of a step while the next one's products are begun."""
+
+    def _begun(self, met: Any) -> list[Any]:
+        return []
+
+    def _multiplied(self, at: Any, meanwhile: list[Any]) -> list[Any]:
+        first = call(shared.multiply(self._plan.first), self._scores.data, self._start, at)
+        done = call(shared.multiplied(self._plan.first, 0), self._scores.data)
+        return [first, *meanwhile, done, *self._ended()]
+
+    def _ended(self) -> list[Any]:
+        return [call(shared.multiplied(self._plan.second, 0), self._sums.data)]
 
 
 def _sequence(text_: list[Any]) -> Any:

@@ -7,6 +7,7 @@ Fragments for mma.m16n8k.." and "Register Fragments for wgmma.mma_async.m64nNk..
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, CHUNK, TileLayout
@@ -337,32 +338,49 @@ def _step(layout: TileLayout, k: int) -> int:
 
 
 def _by_groups(shape: Shape) -> str:
+    down = GROUP_ROWS * shape.left.width  # of the lines, where these are a panel's
+    if not shape.left.deep:  # else of as many panels
+        down = GROUP_ROWS * shape.left.element_bytes // shape.left.width * shape.left.panel_bytes
+    begun = [
+        "  const unsigned group = __shfl_sync(0xffffffffu, threadIdx.x >> 7, 0);",
+        f"  const unsigned long long a = {_descriptor(shape.left):#x}ull"
+        f" | ((left + group * {down}) >> 4 & 0x3fff);",
+    ]
+    terms = [f'"l"(a + {_step(shape.left, k) // CHUNK})' for k in range(shape.steps)]
+    return "\n".join([*begun, group_products(shape, [[term] for term in terms])])
+
+
+def group_products(shape: Shape, lefts: Sequence[Sequence[str]], keeping: str = "") -> str:
+    """All steps' products by a group, begun.
+
+    Args:
+        lefts: of each step the left operand, as operands of the instruction: a descriptor, or
+            registers of a thread's own, which have rows of the operand as warps have them.
+        keeping: operands that have to be as they are before the tensor cores begin, beside sums.
+    """
     _, letter, sums = _SUMS[shape.sums]
     of, columns = TYPES[shape.dtype], shape.right.lines
     depth = STEP_BYTES // shape.left.element_bytes
     held = ", ".join(f"%{n}" for n in range(shape.held))
     operands = ", ".join(f'"+{letter}"(sums[{n}])' for n in range(shape.held))
-    sides = "".join(f", {0 if one.deep else 1}" for one in (shape.left, shape.right))
+    turned = [0 if one.deep else 1 for one in (shape.left, shape.right)]
+    if len(lefts[0]) > 1:  # what is in registers lies one way
+        turned = turned[1:]
+    sides = "".join(f", {one}" for one in turned) if shape.left.element_bytes == 2 else ""
     scales = "" if shape.sums == "int32" else ", 1, 1"
-    if shape.left.element_bytes != 2:
-        sides = ""
-    down = GROUP_ROWS * shape.left.width  # of the lines, where these are a panel's
-    if not shape.left.deep:  # else of as many panels
-        down = GROUP_ROWS * shape.left.element_bytes // shape.left.width * shape.left.panel_bytes
     lines = [
-        "  const unsigned group = __shfl_sync(0xffffffffu, threadIdx.x >> 7, 0);",
-        f"  const unsigned long long a = {_descriptor(shape.left):#x}ull"
-        f" | ((left + group * {down}) >> 4 & 0x3fff);",
         f"  const unsigned long long b = {_descriptor(shape.right):#x}ull | (right >> 4 & 0x3fff);",
-        f'  asm volatile("wgmma.fence.sync.aligned;" : {operands} :: "memory");',
+        f'  asm volatile("wgmma.fence.sync.aligned;" : {operands}{keeping} :: "memory");',
     ]
-    for k in range(shape.steps):
-        a, b = (_step(one, k) // CHUNK for one in (shape.left, shape.right))
+    for k, left in enumerate(lefts):
+        names = ", ".join(f"%{shape.held + n}" for n in range(len(left)))
+        a = names if len(left) == 1 else f"{{{names}}}"
+        b = f'"l"(b + {_step(shape.right, k) // CHUNK})'
         lines.append(
             f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"\n'
             f'    "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{sums}.{of}.{of} "\n'
-            f'    "{{{held}}}, %{shape.held}, %{shape.held + 1}, p{scales}{sides};\\n}}"\n'
-            f'    : {operands}\n    : "l"(a + {a}), "l"(b + {b}) : "memory");'
+            f'    "{{{held}}}, {a}, %{shape.held + len(left)}, p{scales}{sides};\\n}}"\n'
+            f'    : {operands}\n    : {", ".join(left)}, {b} : "memory");'
         )
     lines.append(_asm("wgmma.commit_group.sync.aligned;"))
     return "\n".join(lines)
