@@ -149,7 +149,6 @@ class AttentionWriter(Writer):
         weighed = text.soften(plan.first, plan.second)
         mixed = text.multiply_held(plan.second)
         return [
-            self._filled(self._scores, 0.0),
             *self._multiplied(at, meanwhile),
             *self._scored(step),
             call(weighed, *(one.data for one in made), tirx.const(factor, "float32")),
@@ -163,7 +162,8 @@ class AttentionWriter(Writer):
     def _multiplied(self, at: Any, meanwhile: list[Any]) -> list[Any]:
         """Queries by keys; `meanwhile` is what can be done beside it."""
         first = text.multiply_held(self._plan.first)
-        return [*meanwhile, call(first, self._scores.data, self._held.data, at)]
+        anew = self._filled(self._scores, 0.0)
+        return [*meanwhile, anew, call(first, self._scores.data, self._held.data, at)]
 
     def _ended(self) -> list[Any]:
         """What is waited for after the last step."""
@@ -349,7 +349,9 @@ class GroupWriter(AttentionWriter):
         return []
 
     def _multiplied(self, at: Any, meanwhile: list[Any]) -> list[Any]:
-        first = call(shared.multiply(self._plan.first), self._scores.data, self._start, at)
+        first = call(
+            shared.multiply(self._plan.first, anew=True), self._scores.data, self._start, at
+        )
         done = call(shared.multiplied(self._plan.first, 0), self._scores.data)
         return [first, *meanwhile, done, *self._ended()]
 

@@ -128,12 +128,14 @@ class Shape:
         )
 
 
-def multiply(shape: Shape) -> Function:
-    """A step's products added to a thread's sums; with groups it goes on beside."""
+def multiply(shape: Shape, anew: bool = False) -> Function:
+    """A step's products added to a thread's sums; with groups it goes on beside, and they may be
+    summed `anew`."""
     kind, _, _ = _SUMS[shape.sums]
-    body = _by_groups(shape) if shape.grouped else _by_warps(shape)
+    body = _by_groups(shape, anew) if shape.grouped else _by_warps(shape)
     arguments = f"{kind}* sums, unsigned left, unsigned right"
-    return device_function(f"tunefarm_multiply_{shape.words}", "void", arguments, body)
+    name = f"tunefarm_multiply_{'anew_' if anew else ''}{shape.words}"
+    return device_function(name, "void", arguments, body)
 
 
 def multiplied(shape: Shape, but: int) -> Function:
@@ -337,7 +339,7 @@ def _step(layout: TileLayout, k: int) -> int:
     return k * (STEP_BYTES // layout.element_bytes) * layout.width
 
 
-def _by_groups(shape: Shape) -> str:
+def _by_groups(shape: Shape, anew: bool) -> str:
     down = GROUP_ROWS * shape.left.width  # of the lines, where these are a panel's
     if not shape.left.deep:  # else of as many panels
         down = GROUP_ROWS * shape.left.element_bytes // shape.left.width * shape.left.panel_bytes
@@ -347,22 +349,27 @@ def _by_groups(shape: Shape) -> str:
         f" | ((left + group * {down}) >> 4 & 0x3fff);",
     ]
     terms = [f'"l"(a + {_step(shape.left, k) // CHUNK})' for k in range(shape.steps)]
-    return "\n".join([*begun, group_products(shape, [[term] for term in terms])])
+    return "\n".join([*begun, group_products(shape, [[term] for term in terms], anew=anew)])
 
 
-def group_products(shape: Shape, lefts: Sequence[Sequence[str]], keeping: str = "") -> str:
+def group_products(
+    shape: Shape, lefts: Sequence[Sequence[str]], keeping: str = "", anew: bool = False
+) -> str:
     """All steps' products by a group, begun.
 
     Args:
         lefts: of each step the left operand, as operands of the instruction: a descriptor, or
             registers of a thread's own, which have rows of the operand as warps have them.
         keeping: operands that have to be as they are before the tensor cores begin, beside sums.
+        anew: whatever the sums were.
     """
     _, letter, sums = _SUMS[shape.sums]
     of, columns = TYPES[shape.dtype], shape.right.lines
     depth = STEP_BYTES // shape.left.element_bytes
     held = ", ".join(f"%{n}" for n in range(shape.held))
     operands = ", ".join(f'"+{letter}"(sums[{n}])' for n in range(shape.held))
+    first = operands.replace("+", "=") if anew else operands
+    fenced = f"{'' if anew else operands}{keeping}"
     turned = [0 if one.deep else 1 for one in (shape.left, shape.right)]
     if len(lefts[0]) > 1:  # what is in registers lies one way
         turned = turned[1:]
@@ -370,17 +377,17 @@ def group_products(shape: Shape, lefts: Sequence[Sequence[str]], keeping: str = 
     scales = "" if shape.sums == "int32" else ", 1, 1"
     lines = [
         f"  const unsigned long long b = {_descriptor(shape.right):#x}ull | (right >> 4 & 0x3fff);",
-        f'  asm volatile("wgmma.fence.sync.aligned;" : {operands}{keeping} :: "memory");',
+        f'  asm volatile("wgmma.fence.sync.aligned;" : {fenced} :: "memory");',
     ]
     for k, left in enumerate(lefts):
         names = ", ".join(f"%{shape.held + n}" for n in range(len(left)))
         a = names if len(left) == 1 else f"{{{names}}}"
         b = f'"l"(b + {_step(shape.right, k) // CHUNK})'
         lines.append(
-            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"\n'
+            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {0 if anew and not k else 1}, 0;\\n"\n'
             f'    "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{sums}.{of}.{of} "\n'
             f'    "{{{held}}}, {a}, %{shape.held + len(left)}, p{scales}{sides};\\n}}"\n'
-            f'    : {operands}\n    : {", ".join(left)}, {b} : "memory");'
+            f'    : {operands if k else first}\n    : {", ".join(left)}, {b} : "memory");'
         )
     lines.append(_asm("wgmma.commit_group.sync.aligned;"))
     return "\n".join(lines)
