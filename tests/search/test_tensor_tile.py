@@ -246,13 +246,14 @@ def test_operands_are_boxes_of_tensors() -> None:
     from tests.products import attention, convolution, product
     from tunefarm.search.spaces.tensor_tile.box import Along, Dimension
     from tunefarm.search.spaces.tensor_tile.product import product_of
+    from tunefarm.search.spaces.tensor_tile.writer import side_of
 
     lines, depth, batches = Along.LINES, Along.DEPTH, Along.BATCHES
 
     def read(module: Any) -> list[tuple[Dimension, ...] | None]:
         found = product_of(module)
         assert found is not None
-        tensors = [found.tensor(operand) for operand in (found.left, found.right)]
+        tensors = [side_of(found, operand).tensor for operand in (found.left, found.right)]
         return [None if one is None else one.dimensions for one in tensors]
 
     assert read(product("float16", (64, 96, 128))) == [

@@ -16,6 +16,7 @@ from tvm_ffi import structural_equal, structural_map
 from tunefarm.frontend.dtypes import HALF
 from tunefarm.search.spaces.expressions import inlined, is_its_stages, loads_of
 from tunefarm.search.spaces.form import Stage, stages_of, sums_from_zero
+from tunefarm.search.spaces.tensor_tile.copies import Side
 from tunefarm.search.spaces.tensor_tile.product import Operand, operand_of, read_of, terms_of
 from tunefarm.search.splice import renamed
 
@@ -58,6 +59,16 @@ class Attention:
         """Queries, keys, what both have of, and what values have."""
         *_, rows, keys, depth = (axis.extent for axis in self.first.axes)
         return rows, keys, depth, self.second.axes[-2].extent
+
+    @property
+    def sides(self) -> tuple[Side, Side, Side]:
+        """Queries, keys and values, and where they are multiplied."""
+        deep = (len(self.batch) + 2,)
+        return (
+            Side(self.queries, self.first, self.batch, deep),
+            Side(self.keys, self.first, self.batch, deep),
+            Side(self.values, self.second, self.batch, deep),
+        )
 
     @property
     def factor(self) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any
 from tunefarm.devices.gpu import arch_of
 from tunefarm.devices.target import Target
 from tunefarm.search.spaces.attention_tile.attention import attention_of
+from tunefarm.search.spaces.attention_tile.engine_writer import EngineWriter
 from tunefarm.search.spaces.attention_tile.tile import (
     AttentionTile,
     Plan,
@@ -15,7 +16,7 @@ from tunefarm.search.spaces.attention_tile.tile import (
     possible,
 )
 from tunefarm.search.spaces.attention_tile.writer import AttentionWriter, GroupWriter, figures
-from tunefarm.search.spaces.tensor_tile.tile import Cores
+from tunefarm.search.spaces.tensor_tile.tile import Cores, Feed
 from tunefarm.search.spaces.written import Family, Fitting, whole
 
 
@@ -31,8 +32,8 @@ def _fitting(workload: Any, target: Target) -> Fitting[AttentionTile] | None:
         return expected_s(Plan(of, tile), arch)
 
     def written(tile: AttentionTile) -> Any:
-        writer = GroupWriter if tile.cores is Cores.GROUPS else AttentionWriter
-        return whole(workload["main"], writer(attention, Plan(of, tile)).kernel(), [])
+        writer = _writer(tile)(attention, Plan(of, tile))
+        return whole(workload["main"], writer.kernel(), [])
 
     return Fitting(
         lambda: sorted(possible(of, arch), key=expected),
@@ -41,6 +42,12 @@ def _fitting(workload: Any, target: Target) -> Fitting[AttentionTile] | None:
         figures_of(of),
         written,
     )
+
+
+def _writer(tile: AttentionTile) -> type[AttentionWriter]:
+    if tile.feed is Feed.ENGINE:
+        return EngineWriter
+    return GroupWriter if tile.cores is Cores.GROUPS else AttentionWriter
 
 
 ATTENTION_TILES = Family("attention-tile", AttentionTile, _fitting)

@@ -11,9 +11,11 @@ from math import ceil, log2
 from tunefarm.devices.gpu import Arch
 from tunefarm.search.spaces import gpu_costs as costs
 from tunefarm.search.spaces.family import Way
+from tunefarm.search.spaces.tensor_tile.box import MOST_BOX
 from tunefarm.search.spaces.tensor_tile.device_text import GROUP, GROUP_ROWS, MMA_ROWS, Shape
+from tunefarm.search.spaces.tensor_tile.engine_text import PAIR
 from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, TileLayout
-from tunefarm.search.spaces.tensor_tile.tile import PAD, Cores
+from tunefarm.search.spaces.tensor_tile.tile import PAD, Cores, Feed
 
 _BYTES = 2
 """Of an element."""
@@ -34,6 +36,7 @@ class Figures:
         depth, columns: of what queries and keys have, and values.
         deep: neighbours along what is summed lie side by side, of queries, keys and values.
         pieces: bytes of each that are copied at once.
+        boxes: whether all lie as the copy engine wants it.
     """
 
     batches: int
@@ -44,6 +47,7 @@ class Figures:
     dtype: str
     deep: tuple[bool, bool, bool]
     pieces: tuple[int, int, int]
+    boxes: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class AttentionTile(Way):
         keys: of a step.
         stages: steps whose keys and values are in shared memory at a time.
         cores: Hopper's groups have sixteen queries a warp.
+        feed: the engine goes with `Cores.GROUPS` alone.
     """
 
     warps: int
@@ -63,10 +68,12 @@ class AttentionTile(Way):
     keys: int
     stages: int
     cores: Cores = Cores.WARPS
+    feed: Feed = Feed.THREADS
 
     def coordinates(self) -> tuple[float, ...]:
         sizes = map(log2, (self.warps, self.down, self.keys))
-        return (*sizes, float(self.stages), 2.0 * (self.cores is Cores.GROUPS))
+        how = 2.0 * (self.cores is Cores.GROUPS) + (self.feed is Feed.ENGINE)
+        return (*sizes, float(self.stages), how)
 
     @property
     def rows(self) -> int:
@@ -74,8 +81,13 @@ class AttentionTile(Way):
         return self.warps * self.down * MMA_ROWS
 
     @property
-    def threads(self) -> int:
+    def multiplying(self) -> int:
+        """Threads of a block that multiply: the first ones."""
         return _WARP * self.warps
+
+    @property
+    def threads(self) -> int:
+        return self.multiplying + (_WARP if self.feed is Feed.ENGINE else 0)
 
 
 @dataclass(frozen=True)
@@ -123,10 +135,17 @@ class Plan:
         return (self.second.right.lines + PAD) * costs.SUM_BYTES
 
     @property
-    def shared_bytes(self) -> int:
-        """Of a block: queries, then all stages; in the end the sums in their place."""
+    def barriers_at(self) -> int:
+        """Bytes from where tiles begin to the barriers: queries, then all stages; in the end the
+        sums in their place."""
         operands = self.first.left.aligned_bytes + self.tile.stages * self.stage_bytes
-        return max(operands, self.tile.rows * self.laid_row) + ALIGNED
+        return -(-max(operands, self.tile.rows * self.laid_row) // PAIR) * PAIR
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block; a pair of barriers for each stage, and one for the queries."""
+        pairs = (self.tile.stages + 1) * PAIR if self.tile.feed is Feed.ENGINE else 0
+        return self.barriers_at + pairs + ALIGNED
 
     @property
     def blocks(self) -> int:
@@ -143,6 +162,8 @@ class Plan:
         else a stage is still being read, or two where groups multiply beside what follows."""
         if self.tile.stages >= self.steps:
             return self.steps
+        if self.tile.feed is Feed.ENGINE:
+            return self.tile.stages - 1
         return self.tile.stages - (2 if self.tile.cores is Cores.GROUPS else 1)
 
     @property
@@ -170,10 +191,15 @@ class Plan:
             return False
         if not arch.copies_aside or not all(one.lies for one in sides):
             return False
+        if tile.feed is Feed.ENGINE and not self._engine_fits:
+            return False
         pieces = zip(sides, self.figures.pieces, strict=True)
+        if tile.feed is Feed.THREADS and any(
+            one.bytes % (size * tile.threads) for one, size in pieces
+        ):
+            return False
         return (
-            all(one.bytes % (size * tile.threads) == 0 for one, size in pieces)
-            and self.figures.batches <= _MOST_DEEP
+            self.figures.batches <= _MOST_DEEP
             and tile.threads <= arch.threads
             and self.registers <= min(_MOST_REGISTERS, arch.registers // tile.threads)
             and self.shared_bytes <= arch.shared
@@ -182,7 +208,17 @@ class Plan:
     def _groups_fit(self, arch: Arch) -> bool:
         tile = self.tile
         widest = max(tile.keys, self.second.right.lines)
-        return arch.warp_groups and tile.down == 1 and tile.threads % GROUP == 0 and widest <= 256
+        whole = tile.multiplying % GROUP == 0
+        return arch.warp_groups and tile.down == 1 and whole and widest <= 256
+
+    @property
+    def _engine_fits(self) -> bool:
+        sides = (self.first.left, self.first.right, self.second.right)
+        return (
+            self.figures.boxes
+            and self.tile.cores is Cores.GROUPS
+            and all(one.across <= MOST_BOX for one in sides)
+        )
 
 
 def _filled(size: int) -> int:
@@ -194,8 +230,9 @@ def possible(of: Figures, arch: Arch) -> Iterator[AttentionTile]:
     warps = itertools.product([Cores.WARPS], (1, 2, 4, 8), (1, 2), (16, 32, 64, 96, 128))
     groups = itertools.product([Cores.GROUPS], (4, 8, 12), (1,), (32, 64, 96, 128, 160, 192))
     for cores, many, down, keys in itertools.chain(warps, groups):
-        for stages in (1, 2, 3, 4):
-            tile = AttentionTile(many, down, keys, stages, cores)
+        feeds = Feed if cores is Cores.GROUPS else [Feed.THREADS]
+        for stages, feed in itertools.product((1, 2, 3, 4), feeds):
+            tile = AttentionTile(many, down, keys, stages, cores, feed)
             plan = Plan(of, tile)
             if tile.rows > MMA_ROWS and tile.rows >= 2 * of.rows:
                 continue
@@ -234,13 +271,14 @@ def expected_s(plan: Plan, arch: Arch) -> float:
         peak *= _WARPS_OF_PEAK
     deep = plan.first.right.depth + plan.second.right.lines
     scores = tile.rows * tile.keys
+    copied = 0.0 if tile.feed is Feed.ENGINE else plan.stage_bytes / min(of.pieces)
     parts = (
         scores * deep / peak / awake,
         scores / _EXPONENTIALS / awake,
         scores * _OPERATIONS / arch.lanes / awake,
         (read + plan.stage_bytes) / costs.SHARED_BYTES,
         plan.stage_bytes / costs.FETCHED_BYTES,
-        plan.stage_bytes / min(of.pieces) / arch.warp * costs.COPY,
+        copied / arch.warp * costs.COPY,
     )
     busy = costs.overlapped(parts, _SEEN)
     step = max(resident * busy, busy + costs.LATENCY / plan.ahead) + _BARRIER

@@ -23,7 +23,6 @@ from tunefarm.search.spaces.expressions import lie_together, loads_in_any_case, 
 from tunefarm.search.spaces.tensor_tile import device_text as shared
 from tunefarm.search.spaces.tensor_tile.copies import Side, Team, axes_at, copied, inside
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
-from tunefarm.search.spaces.tensor_tile.product import Operand
 from tunefarm.search.spaces.tensor_tile.tile import VECTOR
 from tunefarm.search.spaces.written import Writer, all_of, call, local, number, when
 from tunefarm.search.splice import renamed
@@ -45,6 +44,7 @@ def figures(of: Attention) -> Figures:
         of.dtype,
         (of.queries.deep, of.keys.deep, of.values.deep),
         (operands[0].piece * 2, operands[1].piece * 2, operands[2].piece * 2),
+        all(side.tensor is not None for side in of.sides),
     )
 
 
@@ -80,18 +80,25 @@ class AttentionWriter(Writer):
         }
         (self._thread, _), (self._block, _), (self._batch, _) = threads.values()
         start = call(shared.shared_address(), self._memory.data, returns="uint32")
-        body = [
-            tirx.Bind(self._start, start),
+        body = [tirx.Bind(self._start, start), *self._mixed(), *self._stored()]
+        buffers = [self._memory, self._held, self._weights, self._scores, self._sums, self._most]
+        buffers += [self._total, self._own, *(pair for _, pair in self._pairs)]
+        launched = self.launch(tirx.SeqStmt(body), buffers, threads)
+        return _sequence([*self._before(), launched])
+
+    def _before(self) -> list[Any]:
+        """What the host does."""
+        return []
+
+    def _mixed(self) -> list[Any]:
+        """A thread's sums of values, by the weights of its queries."""
+        return [
             self._filled(self._sums, 0.0),
             self._filled(self._most, _NOTHING),
             self._filled(self._total, 0.0),
             *self._steps(),
             call(text.divided(self._plan.second), self._sums.data, self._total.data),
-            *self._stored(),
         ]
-        buffers = [self._memory, self._held, self._weights, self._scores, self._sums, self._most]
-        buffers += [self._total, self._own, *(pair for _, pair in self._pairs)]
-        return self.launch(tirx.SeqStmt(body), buffers, threads)
 
     @property
     def _row(self) -> Any:
@@ -106,23 +113,18 @@ class AttentionWriter(Writer):
     # ---------------------------------------------------------------------------- steps
 
     def _steps(self) -> list[Any]:
-        plan, tile, of = self._plan, self._tile, self._of
+        plan, tile = self._plan, self._tile
         steps, ahead = plan.steps, plan.ahead
         begun = call(shared.copies_begun())
-        stages_at = self._start + plan.first.left.aligned_bytes
+        queries, keys, values = self._of.sides
 
         def copies(step: Any, slot: Any) -> Any:
-            to = stages_at + tirx.Cast("uint32", self.simple(slot * plan.stage_bytes))
-            key = step * tile.keys
-            keys, values = plan.first.right, plan.second.right
-            of_keys = self._copied(of.keys, keys, to, (self._batch, key, number(0)))
-            place = (self._batch, number(0), key)
-            return tirx.SeqStmt(
-                [of_keys, self._copied(of.values, values, to + plan.values_at, place)]
-            )
+            to, key, nought = self._stage(slot), step * tile.keys, number(0)
+            of_keys = self._copied(keys, plan.first.right, to, key, nought)
+            to = to + plan.values_at
+            return tirx.SeqStmt([of_keys, self._copied(values, plan.second.right, to, nought, key)])
 
-        place = (self._batch, self._row, number(0))
-        text_ = [self._copied(of.queries, plan.first.left, self._start, place)]
+        text_ = [self._copied(queries, plan.first.left, self._start, self._row, number(0))]
         for first in range(ahead):
             if first < steps:
                 text_.append(copies(number(first), number(first)))
@@ -132,14 +134,18 @@ class AttentionWriter(Writer):
 
         def step(k: Any) -> Any:
             at = Var("slot", tvm.ir.PrimType("uint32"))
-            slot = tirx.Cast("uint32", tirx.floormod(k, tile.stages) * plan.stage_bytes)
+            slot = self._stage(tirx.floormod(k, tile.stages))
             following = copies(k + ahead, tirx.floormod(k + ahead, tile.stages))
             meanwhile = [when(k + ahead < steps, following), begun]
-            return tirx.SeqStmt(
-                [tirx.Bind(at, stages_at + slot), met, *self._one(k, at, meanwhile)]
-            )
+            return tirx.SeqStmt([tirx.Bind(at, slot), met, *self._one(k, at, meanwhile)])
 
         return [*text_, self.loop("step", steps, tirx.ForKind.SERIAL, step), *self._ended()]
+
+    def _stage(self, slot: Any) -> Any:
+        """Where one begins."""
+        queries = self._plan.first.left.aligned_bytes
+        beside = tirx.Cast("uint32", self.simple(slot * self._plan.stage_bytes))
+        return self._start + queries + beside
 
     def _one(self, step: Any, at: Any, meanwhile: list[Any]) -> list[Any]:
         """A step, whose keys and values begin at `at`."""
@@ -150,6 +156,7 @@ class AttentionWriter(Writer):
         mixed = text.multiply_held(plan.second)
         return [
             *self._multiplied(at, meanwhile),
+            *self._released(step),
             *self._scored(step),
             call(weighed, *(one.data for one in made), tirx.const(factor, "float32")),
             call(mixed, self._sums.data, self._weights.data, at + plan.values_at),
@@ -165,19 +172,18 @@ class AttentionWriter(Writer):
         anew = self._filled(self._scores, 0.0)
         return [*meanwhile, anew, call(first, self._scores.data, self._held.data, at)]
 
+    def _released(self, step: Any) -> list[Any]:
+        """Said of the step before: that its keys and values have been read."""
+        return []
+
     def _ended(self) -> list[Any]:
         """What is waited for after the last step."""
         return []
 
-    def _copied(
-        self, operand: Operand, layout: TileLayout, to: Any, place: tuple[Any, Any, Any]
-    ) -> Any:
-        of = self._of
-        block = of.second if operand is of.values else of.first
-        side = Side(operand, block, of.batch, (len(of.batch) + 2,))
-        return copied(
-            self, side, layout, to, place, Team(self._tile.threads, self._thread), layout.depth
-        )
+    def _copied(self, side: Side, layout: TileLayout, to: Any, line: Any, term: Any) -> Any:
+        place = (self._batch, line, term)
+        team = Team(self._tile.threads, self._thread)
+        return copied(self, side, layout, to, place, team, layout.depth)
 
     # --------------------------------------------------------------------------- scores
 
@@ -287,14 +293,14 @@ class AttentionWriter(Writer):
         vectors = columns // self._vector
 
         def one(turn: Any) -> Any:
-            which = turn * tile.threads + self._thread
+            which = turn * tile.multiplying + self._thread
             line = tirx.floordiv(which, vectors)
             column = tirx.floormod(which, vectors) * self._vector
             row = self._row + line
             there = all_of(
                 [
                     inside(row, rows, tile.rows),
-                    None if tile.rows * vectors % tile.threads == 0 else line < tile.rows,
+                    None if tile.rows * vectors % tile.multiplying == 0 else line < tile.rows,
                 ]
             )
             place = self._start + tirx.Cast("uint32", line * plan.laid_row + column * 4)
@@ -302,14 +308,22 @@ class AttentionWriter(Writer):
             result = self.vector(self._vector, lambda lane: self._result(row, column + lane, lane))
             return when(there, tirx.SeqStmt([pick, result]))
 
-        count = ceil(tile.rows * vectors / tile.threads)
-        met = call(shared.copies_met(0, False))
+        count = ceil(tile.rows * vectors / tile.multiplying)
+        laid = call(shared.lay_down(plan.second, plan.laid_row), self._sums.data, self._start)
         return [
-            met,  # nobody reads values any more
-            call(shared.lay_down(plan.second, plan.laid_row), self._sums.data, self._start),
-            met,
-            self.loop("vector", count, tirx.ForKind.SERIAL, one),
+            self._met(),  # nobody reads values any more
+            self._of_multiplying(laid),
+            self._met(),
+            self._of_multiplying(self.loop("vector", count, tirx.ForKind.SERIAL, one)),
         ]
+
+    def _met(self) -> Any:
+        """All threads of a block."""
+        return call(shared.copies_met(0, False))
+
+    def _of_multiplying(self, body: Any) -> Any:
+        """Of the threads that have sums."""
+        return body
 
     @property
     def _vector(self) -> int:

@@ -12,6 +12,7 @@ from tvm import tirx
 from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.search.spaces.form import Stage
 from tunefarm.search.spaces.tensor_tile import device_text as text
+from tunefarm.search.spaces.tensor_tile.box import Tensor, tensor_of
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
 from tunefarm.search.spaces.tensor_tile.product import Operand
 from tunefarm.search.spaces.tensor_tile.tile import SINGLE_BYTES
@@ -35,6 +36,15 @@ class Side:
     @property
     def length(self) -> int:
         return extent_of(self.block, self.depth)
+
+    @property
+    def batches(self) -> int:
+        return extent_of(self.block, self.batch)
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """As Hopper's copy engine sees it, None where it cannot."""
+        return tensor_of(self.block, self.operand, self.batch, self.depth)
 
 
 @dataclass(frozen=True)

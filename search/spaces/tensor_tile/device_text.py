@@ -383,11 +383,12 @@ def group_products(
         names = ", ".join(f"%{shape.held + n}" for n in range(len(left)))
         a = names if len(left) == 1 else f"{{{names}}}"
         b = f'"l"(b + {_step(shape.right, k) // CHUNK})'
+        adds = 0 if anew and not k else 1
         lines.append(
-            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {0 if anew and not k else 1}, 0;\\n"\n'
+            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {adds}, 0;\\n"\n'
             f'    "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{sums}.{of}.{of} "\n'
             f'    "{{{held}}}, {a}, %{shape.held + len(left)}, p{scales}{sides};\\n}}"\n'
-            f'    : {operands if k else first}\n    : {", ".join(left)}, {b} : "memory");'
+            f'    : {operands if adds else first}\n    : {", ".join(left)}, {b} : "memory");'
         )
     lines.append(_asm("wgmma.commit_group.sync.aligned;"))
     return "\n".join(lines)

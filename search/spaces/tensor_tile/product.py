@@ -20,7 +20,7 @@ from tunefarm.search.spaces.expressions import (
     uses,
 )
 from tunefarm.search.spaces.form import Stage, only_reduction, sums_from_zero
-from tunefarm.search.spaces.tensor_tile.box import Tensor, strides_of, tensor_of
+from tunefarm.search.spaces.tensor_tile.box import strides_of
 from tunefarm.search.spaces.tensor_tile.tile import SINGLE_BYTES
 from tunefarm.search.splice import renamed
 
@@ -109,10 +109,6 @@ class Product:
     @property
     def element_bytes(self) -> int:
         return numpy_dtype(self.dtype).itemsize
-
-    def tensor(self, operand: Operand) -> Tensor | None:
-        """An operand as Hopper's copy engine sees it, None where it cannot."""
-        return tensor_of(self.block, operand, self.batch, self.depth)
 
 
 def product_of(workload: Any) -> Product | None:

@@ -49,8 +49,12 @@ def matrices_of(product: Product) -> Matrices:
         product.left.deep,
         product.right.deep,
         (product.left.piece * size, product.right.piece * size),
-        all(product.tensor(operand) is not None for operand in (product.left, product.right)),
+        all(side_of(product, one).tensor is not None for one in (product.left, product.right)),
     )
+
+
+def side_of(product: Product, operand: Operand) -> Side:
+    return Side(operand, product.block, product.batch, product.depth)
 
 
 class TileWriter(Writer):
@@ -176,8 +180,7 @@ class TileWriter(Writer):
         self, operand: Operand, layout: TileLayout, to: Any, place: tuple[Any, Any, Any]
     ) -> Any:
         """One step's copies of one operand, by all threads."""
-        product, tile = self._product, self._tile
-        side = Side(operand, product.block, product.batch, product.depth)
+        tile, side = self._tile, side_of(self._product, operand)
         team = Team(tile.threads, self._thread)
         return copied(self, side, layout, to, place, team, tile.depth * tile.split)
 

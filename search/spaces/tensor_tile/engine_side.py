@@ -1,0 +1,138 @@
+"""What Hopper's copy engine has to know of an operand, and how it is asked for a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir.expr import Var
+
+from tunefarm.search.spaces.tensor_tile import engine_text as engine
+from tunefarm.search.spaces.tensor_tile.box import Along, Tensor
+from tunefarm.search.spaces.tensor_tile.copies import Side
+from tunefarm.search.spaces.tensor_tile.layout import TileLayout
+from tunefarm.search.spaces.written import call, number, once, when
+
+_SWIZZLES = {32: 1, 64: 2, 128: 3}
+"""What the driver calls an exchange of pieces within as many bytes (``CUtensorMapSwizzle``)."""
+_BY_256 = 3
+"""Bytes that are brought to the second-level cache together (``CUtensorMapL2promotion``)."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Stages that are filled by the engine and read by groups, in turns; each has a pair of
+    barriers, from `barriers` on."""
+
+    barriers: Any
+    stages: int
+
+    def slot(self, step: Any) -> Any:
+        return tirx.floormod(step, self.stages)
+
+    def _pair(self, step: Any) -> Any:
+        return self.barriers + tirx.Cast("uint32", self.slot(step) * engine.PAIR)
+
+    def _turn(self, step: Any) -> Any:
+        return tirx.floordiv(step, self.stages)
+
+    def free(self, step: Any) -> Any:
+        """Until all groups have read what was in the step's place."""
+        before = tirx.Cast("uint32", tirx.floormod(self._turn(step) + 1, 2))
+        waited = call(engine.waited(), self._pair(step) + engine.READ, before)
+        return when(step >= self.stages, waited)
+
+    def filled_by(self, step: Any) -> Any:
+        """The barrier that counts the bytes of a step."""
+        return self._pair(step) + engine.THERE
+
+    def there(self, step: Any) -> Any:
+        """Until a step's operands are."""
+        parity = tirx.Cast("uint32", tirx.floormod(self._turn(step), 2))
+        return call(engine.waited(), self.filled_by(step), parity)
+
+    def read(self, step: Any) -> Any:
+        """Said by a group, of the step before this one."""
+        last = self._pair(step + (self.stages - 1)) + engine.READ
+        return when(step >= 1, call(engine.read(), last))
+
+
+def told(sides: Sequence[EngineSide]) -> list[Any]:
+    """What the host does."""
+    all_of_them = tirx.SeqStmt([side.told() for side in sides])
+    # What follows uses the maps, so they are bound outside of the block that fills them.
+    return [*(side.map() for side in sides), once(all_of_them, "told")]
+
+
+class EngineSide:
+    """An operand, and how the engine is told of it and asked for it."""
+
+    def __init__(self, name: str, side: Side, layout: TileLayout) -> None:
+        tensor = side.tensor
+        assert tensor is not None, side.operand.buffer
+        self.layout = layout
+        self._side = side
+        self._tensor: Tensor = tensor
+        self._made = tirx.tvm_stack_alloca("tensormap", 1)
+        self._map = Var(f"{name}_map", self._made.ty)
+
+    @property
+    def _panel(self) -> int:
+        """Elements of a panel's line."""
+        return self.layout.width // self.layout.element_bytes
+
+    def map(self) -> Any:
+        return tirx.Bind(self._map, self._made)
+
+    @property
+    def address(self) -> Any:
+        return tirx.address_of(self._map)
+
+    def told(self) -> Any:
+        """By the host, of the tensor and the box: a panel of the tile."""
+        layout, dimensions = self.layout, self._tensor.dimensions
+        size = layout.element_bytes
+        box = [1] * len(dimensions)
+        for n, one in enumerate(dimensions):
+            if one.along is not Along.BATCHES:
+                box[n] = self._panel if n == 0 else layout.across
+        encoded = tirx.tensormap_encode_tiled(
+            self._map,
+            self._side.operand.buffer.data,
+            *(one.extent for one in dimensions),
+            *(one.stride * size for one in dimensions[1:]),
+            *box,
+            *(1 for _ in dimensions),
+            descriptor_dtype=str(self._side.operand.buffer.dtype),
+            rank=self._tensor.rank,
+            swizzle=_SWIZZLES[layout.width],
+            l2_promotion=_BY_256,
+        )
+        return tirx.Evaluate(encoded)
+
+    def fetched(self, to: Any, barrier: Any, batch: Any, line: Any, term: Any) -> Sequence[Any]:
+        """A tile, panel by panel, from `line` and `term` on."""
+        asked = []
+        along = self.layout.depth if self.layout.deep else self.layout.lines
+        for panel in range(along // self._panel):
+            aside = number(panel * self._panel)
+            corner = (line, term + aside) if self.layout.deep else (line + aside, term)
+            place = to + tirx.const(panel * self.layout.panel_bytes, "uint32")
+            places = self._coordinates(batch, *corner)
+            fetched = engine.fetched(self._tensor.rank)
+            asked.append(call(fetched, place, self.address, barrier, *places))
+        return asked
+
+    def _coordinates(self, batch: Any, line: Any, term: Any) -> list[Any]:
+        found = []
+        for one in self._tensor.dimensions:
+            if one.along is Along.BATCHES:
+                place = tirx.floordiv(batch, one.within)
+                if one.within * one.extent < self._side.batches:
+                    place = tirx.floormod(place, one.extent)
+                found.append(place)
+            else:
+                found.append(line if one.along is Along.LINES else term)
+        return found
