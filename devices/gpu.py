@@ -45,6 +45,13 @@ class Arch:
     threads: int = 1024
     warp: int = 32
 
+    def registers_each(self, threads: int) -> int:
+        """That a thread can have at most, in a block of so many: they are given out by four warps,
+        and to a thread by eights."""
+        together = 4 * self.warp
+        each = self.registers // (-(-threads // together) * together)
+        return min(255, each // 8 * 8)
+
     @property
     def copies_aside(self) -> bool:
         """Whether it copies to shared memory without its threads' registers: from 8.0 on."""

@@ -96,12 +96,20 @@ def compile_cuda(source: str, arch: str) -> Compiled:
         UnsupportedTarget: there is no compiler.
     """
     which = cuda_compiler()
-    arch = with_features(source, arch)
+    source, arch = with_bounds(source), with_features(source, arch)
     cubin, ptx, said = (_with_nvcc if which.startswith("nvcc") else _with_nvrtc)(source, arch)
     if directory := os.environ.get(PTX_DIRECTORY):
         name = f"{hashlib.sha256(cubin).hexdigest()}.ptx"
         write_atomically(Path(directory) / name, ptx)
     return Compiled(cubin, read_report(said, code_sizes(cubin), block_sizes(source)))
+
+
+def with_bounds(source: str) -> str:
+    """`source` with how many blocks a multiprocessor has at least, where registers change hands in
+    it: else the compiler does not know with how many a thread begins, and leaves it be."""
+    if "setmaxnreg." not in source:
+        return source
+    return re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", source)
 
 
 def with_features(source: str, arch: str) -> str:
@@ -197,7 +205,7 @@ _ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
-_BOUNDS = re.compile(r"__launch_bounds__\((\d+)\)\s+(\w+)\s*\(")
+_BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, 1)?\)\s+(\w+)\s*\(")
 
 
 def block_sizes(source: str) -> dict[str, int]:

@@ -11,7 +11,7 @@ from tvm.ir.expr import Var
 
 from tunefarm.search.spaces.attention_tile.attention import Attention
 from tunefarm.search.spaces.attention_tile.tile import Plan
-from tunefarm.search.spaces.attention_tile.writer import GroupWriter
+from tunefarm.search.spaces.attention_tile.writer import GroupWriter, sequence
 from tunefarm.search.spaces.tensor_tile import engine_text as engine
 from tunefarm.search.spaces.tensor_tile.engine_side import EngineSide, Ring, told
 from tunefarm.search.spaces.written import call, number, when
@@ -31,17 +31,25 @@ class EngineWriter(GroupWriter):
     def _before(self) -> list[Any]:
         return told(self._sides)
 
-    def _mixed(self) -> list[Any]:
+    def _body(self) -> list[Any]:
+        """Groups multiply and finish; the last one, of which one thread asks, is done before, and
+        nobody waits for it."""
         tile, barriers = self._tile, self._ring.barriers
         at = self._start + tirx.const(self._plan.barriers_at, "uint32")
         made = engine.barriers_made(tile.stages + 1, self._plan.first.groups)
+        multiplying, asking = (
+            super()._body(),
+            [when(self._thread == tile.multiplying, self._asked())],
+        )
+        if (shared := self._plan.shared_registers) is not None:
+            more, fewer = shared
+            multiplying.insert(0, call(engine.registers(more, more=True)))
+            asking.insert(0, call(engine.registers(fewer, more=False)))
         return [
             tirx.Bind(barriers, at),
             call(made, barriers),
             tirx.IfThenElse(
-                self._thread < tile.multiplying,
-                tirx.SeqStmt(super()._mixed()),
-                when(self._thread == tile.multiplying, self._asked()),
+                self._thread < tile.multiplying, tirx.SeqStmt(multiplying), sequence(asking)
             ),
         ]
 
@@ -91,9 +99,3 @@ class EngineWriter(GroupWriter):
 
     def _released(self, step: Any) -> list[Any]:
         return [self._ring.read(step)]
-
-    def _met(self) -> Any:
-        return call(engine.met())
-
-    def _of_multiplying(self, body: Any) -> Any:
-        return when(self._thread < self._tile.multiplying, body)

@@ -23,7 +23,10 @@ _STEP = 16
 """Terms that one instruction multiplies."""
 _WARP = 32
 _OTHER_REGISTERS = 48
-_MOST_REGISTERS = 255
+_LAUNCHED = {1: 255, 2: 168, 3: 128}
+"""Registers of a thread where that many groups multiply beside one that asks for their operands."""
+_MULTIPLYING, _ASKING = {1: 255, 2: 240, 3: 160}, 24
+"""The same once the one has given away what it does not need."""
 _MOST_DEEP = 65535
 """Blocks along any but a launch's first dimension."""
 
@@ -87,7 +90,7 @@ class AttentionTile(Way):
 
     @property
     def threads(self) -> int:
-        return self.multiplying + (_WARP if self.feed is Feed.ENGINE else 0)
+        return self.multiplying + (GROUP if self.feed is Feed.ENGINE else 0)
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,15 @@ class Plan:
         sums = self.first.held + self.second.held
         return sum(self.held) + sums + of_rows + _OTHER_REGISTERS
 
+    @property
+    def shared_registers(self) -> tuple[int, int] | None:
+        """Registers of a thread that multiplies, and of one beside them, where the latter give some
+        to the former; None where all have enough."""
+        groups = self.first.groups
+        if self.tile.feed is Feed.THREADS or self.registers <= _LAUNCHED[groups]:
+            return None
+        return _MULTIPLYING[groups], _ASKING
+
     def fits(self, arch: Arch) -> bool:
         tile, sides = self.tile, (self.first.left, self.first.right, self.second.right)
         if min(tile.warps, tile.down, tile.keys) < 1 or tile.keys % _STEP:
@@ -201,7 +213,7 @@ class Plan:
         return (
             self.figures.batches <= _MOST_DEEP
             and tile.threads <= arch.threads
-            and self.registers <= min(_MOST_REGISTERS, arch.registers // tile.threads)
+            and self.registers <= self._most_registers(arch)
             and self.shared_bytes <= arch.shared
         )
 
@@ -210,6 +222,10 @@ class Plan:
         widest = max(tile.keys, self.second.right.lines)
         whole = tile.multiplying % GROUP == 0
         return arch.warp_groups and tile.down == 1 and whole and widest <= 256
+
+    def _most_registers(self, arch: Arch) -> int:
+        most = _MULTIPLYING.get(self.first.groups, 0) if self.tile.feed is Feed.ENGINE else 0
+        return max(most, arch.registers_each(self.tile.threads))
 
     @property
     def _engine_fits(self) -> bool:

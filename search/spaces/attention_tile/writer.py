@@ -80,15 +80,19 @@ class AttentionWriter(Writer):
         }
         (self._thread, _), (self._block, _), (self._batch, _) = threads.values()
         start = call(shared.shared_address(), self._memory.data, returns="uint32")
-        body = [tirx.Bind(self._start, start), *self._mixed(), *self._stored()]
+        body = [tirx.Bind(self._start, start), *self._body()]
         buffers = [self._memory, self._held, self._weights, self._scores, self._sums, self._most]
         buffers += [self._total, self._own, *(pair for _, pair in self._pairs)]
         launched = self.launch(tirx.SeqStmt(body), buffers, threads)
-        return _sequence([*self._before(), launched])
+        return sequence([*self._before(), launched])
 
     def _before(self) -> list[Any]:
         """What the host does."""
         return []
+
+    def _body(self) -> list[Any]:
+        """What a thread does."""
+        return [*self._mixed(), *self._stored()]
 
     def _mixed(self) -> list[Any]:
         """A thread's sums of values, by the weights of its queries."""
@@ -221,7 +225,7 @@ class AttentionWriter(Writer):
 
             made = [self._in_pair(load, held, row, key) for load, held in self._pairs]
             read = [when(there, one) for one in made]
-            return _sequence([*read, self.unrolled("c", _PAIR, one)])
+            return sequence([*read, self.unrolled("c", _PAIR, one)])
 
         return [self.unrolled("pair", down * across * 2, pair)]
 
@@ -310,20 +314,9 @@ class AttentionWriter(Writer):
 
         count = ceil(tile.rows * vectors / tile.multiplying)
         laid = call(shared.lay_down(plan.second, plan.laid_row), self._sums.data, self._start)
-        return [
-            self._met(),  # nobody reads values any more
-            self._of_multiplying(laid),
-            self._met(),
-            self._of_multiplying(self.loop("vector", count, tirx.ForKind.SERIAL, one)),
-        ]
-
-    def _met(self) -> Any:
-        """All threads of a block."""
-        return call(shared.copies_met(0, False))
-
-    def _of_multiplying(self, body: Any) -> Any:
-        """Of the threads that have sums."""
-        return body
+        met = call(shared.copies_met(0, False))
+        vectors_ = self.loop("vector", count, tirx.ForKind.SERIAL, one)
+        return [met, laid, met, vectors_]  # first, nobody reads values any more
 
     @property
     def _vector(self) -> int:
@@ -373,5 +366,5 @@ class GroupWriter(AttentionWriter):
         return [call(shared.multiplied(self._plan.second, 0), self._sums.data)]
 
 
-def _sequence(text_: list[Any]) -> Any:
+def sequence(text_: list[Any]) -> Any:
     return text_[0] if len(text_) == 1 else tirx.SeqStmt(text_)

@@ -35,6 +35,14 @@ def barriers_made(stages: int, groups: int) -> Function:
     return device_function(name, "void", "unsigned barriers", body)
 
 
+def registers(count: int, more: bool) -> Function:
+    """As many for each thread of a group from now on, `more` than it was launched with, or fewer:
+    what those that only ask do not need, those that multiply may have."""
+    how = "inc" if more else "dec"
+    body = f'  asm volatile("setmaxnreg.{how}.sync.aligned.u32 {count};");'
+    return device_function(f"tunefarm_registers_{count}", "void", "", body)
+
+
 def met() -> Function:
     """Until all threads of the block are here."""
     return device_function("tunefarm_met", "void", "", "  __syncthreads();")

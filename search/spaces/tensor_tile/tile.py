@@ -30,7 +30,6 @@ VECTOR = 4
 """Columns of the result that a thread finishes at once."""
 _OTHER_REGISTERS = 40
 """Of a thread, besides its sums and the fragments that it multiplies."""
-_MOST_REGISTERS = 255
 _MOST_DEEP = 65535
 """Blocks along any but a launch's first dimension."""
 
@@ -235,7 +234,7 @@ class Plan:
             return False
         return (
             arch.warp <= tile.threads <= arch.threads
-            and self.registers <= min(_MOST_REGISTERS, arch.registers // tile.threads)
+            and self.registers <= arch.registers_each(tile.threads)
             and self.shared_bytes <= arch.shared
         )
 
