@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.measure.emulator import barriers, engine, groups, warps
+from tunefarm.measure.emulator import barriers, engine, groups, in_flight, warps
 from tunefarm.measure.emulator.faults import Unsupported
 from tunefarm.measure.emulator.memory import LOCAL, PARAMETER_BITS, PARAMETERS, SHARED
 from tunefarm.measure.emulator.operations import COMBINED, operation
@@ -76,7 +76,9 @@ def translate(kernel: Kernel, constants: dict[str, int]) -> Code:
 
     Raises:
         Unsupported: an instruction that is not known.
+        Race: registers are touched while tensor cores have them.
     """
+    in_flight.check(kernel)
     shared, shared_size = _laid_out(kernel.shared, SHARED)
     local, local_size = _laid_out(kernel.local, LOCAL)
     make = _Translator(kernel, {**constants, **shared, **local})

@@ -22,6 +22,7 @@ from tunefarm.search.spaces.attention_tile.tile import (
     figures_of,
     possible,
 )
+from tunefarm.search.spaces.tensor_tile.tile import Cores, Feed
 
 CUDA = completed(parse_target("cuda:arch=sm_80"))
 ARCHS = {n: arch_of(parse_target(f"cuda:arch=sm_{n}")) for n in (75, 80, 86, 90, 120)}
@@ -38,6 +39,7 @@ figures = st.builds(
     dtype=st.just("float16"),
     deep=st.tuples(st.booleans(), st.booleans(), st.booleans()),
     pieces=st.tuples(*[st.sampled_from([2, 4, 8, 16])] * 3),
+    boxes=st.booleans(),
 )
 
 
@@ -55,6 +57,11 @@ def test_all_that_is_gathered_has_tiles_that_fit(of: Figures, number: int) -> No
         assert (plan.blocks - 1) * tile.rows < of.rows <= plan.blocks * tile.rows
         assert (plan.steps - 1) * tile.keys < of.keys <= plan.steps * tile.keys
         assert tile.stages <= plan.steps
+        assert tile.cores is Cores.WARPS or arch.warp_groups
+        assert tile.feed is Feed.THREADS or (of.boxes and tile.cores is Cores.GROUPS)
+        more, fewer = plan.shared_registers or (plan.registers, plan.registers)
+        beside = tile.threads - tile.multiplying
+        assert tile.multiplying * more + beside * fewer <= arch.registers
         assert plan.values_at % 1024 == plan.stage_bytes % 1024 == 0, "where tiles may begin"
         least = of.batches * of.rows * of.keys * (of.depth + of.columns)
         peak = arch.tensor_lanes * arch.multiprocessors * 1.4e9
@@ -77,6 +84,25 @@ def test_what_no_block_can_have_does_not_fit(change: dict[str, int]) -> None:
     assert Plan(LONG, TILE).fits(ARCHS[80])
     assert not Plan(LONG, replace(TILE, **change)).fits(ARCHS[80])
     assert not Plan(LONG, TILE).fits(ARCHS[75]), "which copies nothing aside"
+
+
+def test_groups_are_hoppers_and_whole_and_the_engine_feeds_nobody_else() -> None:
+    boxes = replace(LONG, boxes=True)
+    groups = AttentionTile(8, 1, 64, 3, Cores.GROUPS)
+    fed = replace(groups, feed=Feed.ENGINE)
+    for tile in (groups, fed, replace(groups, warps=12), replace(fed, stages=2)):
+        assert Plan(boxes, tile).fits(ARCHS[90])
+        assert not Plan(boxes, tile).fits(ARCHS[120])
+        assert not Plan(boxes, replace(tile, down=2)).fits(ARCHS[90])
+        assert not Plan(boxes, replace(tile, warps=6)).fits(ARCHS[90])
+    assert not Plan(boxes, replace(groups, stages=2)).fits(ARCHS[90]), "one is mixed meanwhile"
+    assert not Plan(LONG, fed).fits(ARCHS[90])
+    assert not Plan(boxes, replace(fed, cores=Cores.WARPS)).fits(ARCHS[90])
+    wide = replace(boxes, depth=128, columns=128)
+    assert Plan(wide, fed).shared_registers is None
+    assert Plan(wide, replace(fed, keys=128)).shared_registers == (240, 24)
+    best = min(possible(wide, ARCHS[90]), key=lambda one: expected_s(Plan(wide, one), ARCHS[90]))
+    assert best.feed is Feed.ENGINE
 
 
 def test_one_step_needs_one_stage() -> None:

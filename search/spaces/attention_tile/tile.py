@@ -205,11 +205,6 @@ class Plan:
             return False
         if tile.feed is Feed.ENGINE and not self._engine_fits:
             return False
-        pieces = zip(sides, self.figures.pieces, strict=True)
-        if tile.feed is Feed.THREADS and any(
-            one.bytes % (size * tile.threads) for one, size in pieces
-        ):
-            return False
         return (
             self.figures.batches <= _MOST_DEEP
             and tile.threads <= arch.threads

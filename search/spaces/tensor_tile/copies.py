@@ -16,7 +16,7 @@ from tunefarm.search.spaces.tensor_tile.box import Tensor, tensor_of
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
 from tunefarm.search.spaces.tensor_tile.product import Operand
 from tunefarm.search.spaces.tensor_tile.tile import SINGLE_BYTES
-from tunefarm.search.spaces.written import Writer, all_of, call, coordinates, number
+from tunefarm.search.spaces.written import Writer, all_of, call, coordinates, number, when
 from tunefarm.search.splice import renamed
 
 
@@ -75,6 +75,7 @@ def copied(
     batch, line, term = place
     piece = operand.piece
     along = (layout.depth if layout.deep else layout.lines) // piece
+    pieces = along * layout.across
 
     def one(turn: Any) -> Any:
         which = turn * team.threads + team.thread
@@ -100,9 +101,9 @@ def copied(
         at = to + tirx.Cast("uint32", writer.simple(layout.offset(inner_line, inner_term)))
         size = piece * numpy_dtype(str(operand.buffer.dtype)).itemsize
         copy = text.copy_single() if size == SINGLE_BYTES else text.copy_piece(size)
-        return call(copy, at, source, said)
+        return when(inside(which, pieces, team.threads), call(copy, at, source, said))
 
-    return writer.unrolled("piece", along * layout.across // team.threads, one)
+    return writer.unrolled("piece", -(-pieces // team.threads), one)
 
 
 def inside(place: Any, length: int, tile: int) -> Any:

@@ -13,10 +13,13 @@ POINT = "attention-tile warps={} down={} keys={} stages={}"
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory):
+def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     from tests.paper_gpu import stack_on_paper
+    from tunefarm.devices.gpu import completed
+    from tunefarm.devices.target import parse_target
 
-    with stack_on_paper(tmp_path_factory.mktemp("paper")) as made:
+    target = completed(parse_target(f"cuda:arch={getattr(request, 'param', 'sm_80')}"))
+    with stack_on_paper(tmp_path_factory.mktemp("paper"), target) as made:
         yield made
 
 
@@ -61,6 +64,23 @@ def test_heads_may_lie_apart(stack) -> None:
     )
     alone = whole_attention("bfloat16", 1, 1, (20, 31, 30, 14), "scale", apart=True)
     checked(stack, alone, POINT.format(1, 2, 32, 1))
+
+
+@pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
+def test_hoppers_groups_and_its_copy_engine_are_right(stack) -> None:
+    """Heads side by side and apart, steps that go round, and registers that change hands."""
+    from tests.paper_gpu import checked
+    from tests.products import whole_attention
+
+    beside = whole_attention("float16", 1, 2, (100, 200, 64, 64), "mask")
+    one, two = POINT.format(4, 1, 32, 3), POINT.format(8, 1, 64, 4)
+    for point in (one, two):
+        checked(stack, beside, f"{point} cores=groups", f"{point} cores=groups feed=engine")
+    apart = whole_attention("bfloat16", 2, 1, (64, 96, 40, 128), "causal", apart=True)
+    point = POINT.format(4, 1, 96, 1) + " cores=groups"
+    checked(stack, apart, point, f"{point} feed=engine")
+    many = whole_attention("float16", 1, 1, (192, 128, 128, 128))
+    checked(stack, many, POINT.format(8, 1, 128, 1) + " cores=groups feed=engine")
 
 
 def test_the_untuned_kernel_is_right_too(stack) -> None:

@@ -50,9 +50,12 @@ def group_code(
     fence: str = FENCE,
     after: str = WAIT,
     when: str = "",
+    left: str = "%rd8",
+    before: str = "",
 ):
     """A product of what lies in p0, the left operand before the right one; each thread's sums go
-    into p1. `starts`: where each instruction's operands begin; `after`: what follows them."""
+    into p1. `starts`: where each instruction's operands begin; `before` and `after` stand around
+    them; `left`: what the left operand is named by."""
     pieces = -(-sum(sizes) // COPIED)
     registers = ", ".join(f"%f{n}" for n in range(8))
     copies = "".join(
@@ -62,13 +65,13 @@ def group_code(
     )
     instructions = "".join(
         f"""
-    add.s32 %r11, %r6, {left}; shr.u32 %r11, %r11, 4; cvt.u64.u32 %rd8, %r11;
+    add.s32 %r11, %r6, {one}; shr.u32 %r11, %r11, 4; cvt.u64.u32 %rd8, %r11;
     or.b64 %rd8, %rd8, {descriptors[0]};
-    add.s32 %r12, %r6, {sizes[0] + right}; shr.u32 %r12, %r12, 4; cvt.u64.u32 %rd9, %r12;
+    add.s32 %r12, %r6, {sizes[0] + other}; shr.u32 %r12, %r12, 4; cvt.u64.u32 %rd9, %r12;
     or.b64 %rd9, %rd9, {descriptors[1]};
-    {when} wgmma.mma_async.sync.aligned.m64n16{types} {{{registers}}}, %rd8, %rd9, %p1{flags};
+    {when} wgmma.mma_async.sync.aligned.m64n16{types} {{{registers}}}, {left}, %rd9, %p1{flags};
 """
-        for left, right in starts
+        for one, other in starts
     )
     stores = "".join(f"st.global.b32 [%rd12+{4 * n}], %f{n};" for n in range(8))
     return module(
@@ -85,6 +88,7 @@ def group_code(
 """
         + "".join(f"mov.f32 %f{n}, 0f00000000;" for n in range(8))
         + f"""
+    {before}
     wgmma.fence.sync.aligned;
     {instructions}
     wgmma.commit_group.sync.aligned;
@@ -168,6 +172,62 @@ def simple(**changes):
     sizes = (left.nbytes, right.nbytes)
     descriptors = (descriptor(*one[1:], 32), descriptor(*two[1:], 32))
     return group_code(sizes, descriptors, [(0, 0)], **changes), np.concatenate([one[0], two[0]])
+
+
+HELD = "{%r20, %r21, %r22, %r23}"
+
+
+def held(**changes):
+    """The same, of rows that come from registers: of each thread four pairs, behind the right
+    operand; which ones, by NVIDIA's figure of A's fragment."""
+    left, right = given("float16", 16)
+    other = laid(right, 32, True)
+    thread = np.arange(128)
+    row, pair = thread // 32 * 16 + thread % 32 // 4, thread % 4 * 2
+    places = [(row, pair), (row + 8, pair), (row, pair + 8), (row + 8, pair + 8)]
+    words = [
+        left[i, j].view("u2") | left[i, j + 1].view("u2").astype("u4") << 16 for i, j in places
+    ]
+    rows = np.stack(words, axis=1).astype("u4").view(np.uint8).reshape(-1)
+    read = f"add.s64 %rd13, %rd6, {other[0].nbytes}; ld.global.v4.u32 {HELD}, [%rd13];"
+    described = (0, descriptor(*other[1:], 32))
+    named = {"flags": ", 1, 1, 0", "left": HELD, "before": read, **changes}
+    code = group_code((0, other[0].nbytes), described, [(0, 0)], **named)
+    return code, np.concatenate([other[0], rows])
+
+
+def test_rows_may_come_from_registers() -> None:
+    left, right = given("float16", 16)
+    wanted = left.astype(np.float32) @ right.astype(np.float32).T
+    assert (product_of(*held()) == wanted).all()
+    assert (product_of(*simple()) == wanted).all()
+    with pytest.raises(Unsupported, match="4 registers of s8"):
+        product_of(*held(types="k32.s32.s8.s8", flags=""))
+
+
+@pytest.mark.parametrize(
+    ("make", "after"),
+    [
+        (simple, ""),
+        (simple, WAIT_FOR_OTHERS),
+        (simple, "mov.f32 %f20, %f3; add.f32 %f21, %f20, %f20;" + WAIT),
+        (simple, "mov.f32 %f3, 0f00000000;" + WAIT),
+        (simple, "@%p2 bra AROUND;" + WAIT + "AROUND:"),
+        (held, "mov.u32 %r21, %r0;" + WAIT),
+        (held, "st.global.u32 [%rd0], %r21;" + WAIT_FOR_OTHERS),
+    ],
+)
+def test_registers_are_left_alone_until_they_were_waited_for(make, after: str) -> None:
+    """On every way, and under whatever name."""
+    with pytest.raises(Race, match="that tensor cores still have"):
+        product_of(*make(after=after))
+
+
+def test_registers_may_change_their_names_and_rows_be_read() -> None:
+    """While tensor cores have them."""
+    product_of(*simple(after="mov.f32 %f20, %f3;" + WAIT + "add.f32 %f21, %f20, %f20;"))
+    product_of(*held(after="st.global.u32 [%rd0], %r21;" + WAIT))
+    product_of(*simple(after="@%p1 bra AROUND;" + WAIT + "AROUND:" + WAIT))
 
 
 def test_what_threads_wrote_is_fenced_first() -> None:
