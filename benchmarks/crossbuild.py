@@ -129,9 +129,9 @@ PLAIN, SKETCHES = "plain cores", "tensor cores"
 """Kinds of schedules: TVM's sketches for the one and the other, and families of our own, which have
 their names."""
 TILES, ROWS, ATTENTION = "tensor-tile", "warp-rows", "attention-tile"
-FED = "tensor-tile, engine"
+FED, ATTENTION_FED = f"{TILES}, engine", f"{ATTENTION}, engine"
 """Those whose operands Hopper's copy engine fetches."""
-KINDS = frozenset({PLAIN, SKETCHES, TILES, FED, ROWS, ATTENTION})
+KINDS = frozenset({PLAIN, SKETCHES, TILES, FED, ROWS, ATTENTION, ATTENTION_FED})
 
 
 def workload(kernel: str, dtype: str) -> Any:
@@ -230,7 +230,9 @@ def schedules(
 
 def kind_of(trace: str) -> str:
     point = replay.completed_by(trace) or ""
-    family = FED if "feed=engine" in point else point.partition(" ")[0]
+    family = point.partition(" ")[0]
+    if "feed=engine" in point:
+        return f"{family}, engine"
     return family or (SKETCHES if replay.rules_of(trace) else PLAIN)
 
 

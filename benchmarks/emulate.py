@@ -27,6 +27,7 @@ from typing import Any
 import tvm
 from crossbuild import (
     ATTENTION,
+    ATTENTION_FED,
     FED,
     FLOATS,
     HALVES,
@@ -164,7 +165,7 @@ class Bench:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Right ones of those tried, by kernel and kind of schedule, and what became of the others."""
-    kinds = ("untuned", PLAIN, SKETCHES, TILES, FED, ROWS, ATTENTION)
+    kinds = ("untuned", PLAIN, SKETCHES, TILES, FED, ROWS, ATTENTION, ATTENTION_FED)
     lines = [
         "| kernel | type | " + " | ".join(kinds) + " | others |",
         "|---" * (3 + len(kinds)) + "|",
