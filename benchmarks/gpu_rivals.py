@@ -1,5 +1,6 @@
-"""What PyTorch makes of the kernels of `gpu.py` and the network of `gpu_network.py`, on the GPU of
-this machine; needs PyTorch, for the network torchvision, and `gpu_shapes.py` alone.
+"""What PyTorch makes of the kernels of `gpu.py` and networks of `gpu_network.py` (ResNet-50, the
+zoo's encoder), on the GPU of this machine; needs PyTorch, for ResNet-50 torchvision, and
+`gpu_shapes.py` alone.
 
     python gpu_rivals.py RESULTS.json [--seconds 0.2] [--inductor-s 240] [--kernels A,B]
 
@@ -9,7 +10,7 @@ meanwhile. What there is is written after each kernel.
 
 Medians over samples of several calls between two events of the device, in a graph, with everything
 at hand, as `gpu.py`'s bundle has it; float32 without tf32, and where rows are called so with it.
-The network's weights are random, and its inputs come from the host and its outputs go there, as
+A network's weights are random, and its inputs come from the host and its outputs go there, as
 `gpu_network.py` has it.
 """
 
@@ -81,22 +82,37 @@ def networks(name: str) -> Named:
     """From the host to the host."""
     if name not in ("float16", TF32):
         return {}
+    found = {"encoder": (encoder(), torch.rand(1, 128, 768))}
     try:
         from torchvision.models import resnet50
-    except (ImportError, RuntimeError) as error:  # the latter where it is another PyTorch's
-        print(f"no network: {error}", flush=True)
-        return {}
-    dtype = TYPES[name]
-    model = resnet50().eval().to("cuda", dtype).to(memory_format=torch.channels_last)
-    image = torch.rand(1, 3, 224, 224, dtype=dtype)
 
+        model = resnet50().to(memory_format=torch.channels_last)
+        image = torch.rand(1, 3, 224, 224).to(memory_format=torch.channels_last)
+        found["resnet50"] = (model, image)
+    except (ImportError, RuntimeError) as error:  # the latter where it is another PyTorch's
+        print(f"no ResNet-50: {error}", flush=True)
+    dtype = TYPES[name]
+    return {
+        f"network {network} {name}": (_inferring(model.eval().to("cuda", dtype)), [x.to(dtype)])
+        for network, (model, x) in found.items()
+    }
+
+
+def encoder() -> torch.nn.Module:
+    """The zoo's: four layers like BERT-base's, of 128 tokens."""
+    layer = torch.nn.TransformerEncoderLayer(
+        768, 12, 3072, dropout=0.0, activation="gelu", batch_first=True
+    )
+    return torch.nn.TransformerEncoder(layer, 4)
+
+
+def _inferring(model: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     @torch.inference_mode()
     def infer(x: torch.Tensor) -> torch.Tensor:
-        given = x.to("cuda").to(memory_format=torch.channels_last)
-        result: torch.Tensor = model(given)
+        result: torch.Tensor = model(x.to("cuda"))
         return result.to("cpu")
 
-    return {f"network resnet50 {name}": (infer, [image])}
+    return infer
 
 
 def seconds(call: Callable[[], Any], budget_s: float, on_host: bool) -> float:

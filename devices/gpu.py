@@ -46,11 +46,18 @@ class Arch:
     warp: int = 32
 
     def registers_each(self, threads: int) -> int:
-        """That a thread can have at most, in a block of so many: they are given out by four warps,
-        and to a thread by eights."""
-        together = 4 * self.warp
-        each = self.registers // (-(-threads // together) * together)
-        return min(255, each // 8 * 8)
+        """That a thread can have at most, in a block of so many: they are given out to four warps
+        together, and to a thread by eights."""
+        return min(255, self.registers // self._together(threads) // 8 * 8)
+
+    def blocks_by_registers(self, threads: int, registers: int) -> int:
+        """That a multiprocessor has registers for, where each thread of a block takes so many."""
+        return self.registers // (self._together(threads) * (-(-registers // 8) * 8))
+
+    def _together(self, threads: int) -> int:
+        """Threads that registers are given out for."""
+        four = 4 * self.warp
+        return -(-threads // four) * four
 
     @property
     def copies_aside(self) -> bool:

@@ -41,7 +41,7 @@ class Block:
             min(
                 arch.threads_of_all // self.threads,
                 arch.shared_of_all // max(1, self.shared_bytes),
-                arch.registers // (self.threads * self.registers),
+                arch.blocks_by_registers(self.threads, self.registers),
                 ceil(blocks / arch.multiprocessors),
             ),
         )

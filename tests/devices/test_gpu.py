@@ -62,3 +62,15 @@ def test_machine_code_runs_on_later_ones_of_its_major_version(arch, cuda, here, 
     found = gpu_misfits(arch, cuda, here)
     assert len(found) == len(words)
     assert all(word in line for word, line in zip(words, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("threads", "each"), [(128, 255), (256, 255), (288, 168), (384, 168), (512, 128), (1024, 64)]
+)
+def test_registers_are_given_out_to_four_warps_together(threads: int, each: int) -> None:
+    """One warp more than eight takes as much as four, and to a thread they come by eights."""
+    arch = arch_of(parse_target("cuda:arch=sm_90"))
+    assert arch.registers_each(threads) == each
+    assert arch.blocks_by_registers(threads, each) >= 1
+    assert arch.blocks_by_registers(threads, each - 7) == arch.blocks_by_registers(threads, each)
+    assert arch.blocks_by_registers(1024, 65) == 0
