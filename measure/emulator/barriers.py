@@ -31,7 +31,8 @@ class Barriers:
 
     Attributes:
         used: whether there are any.
-        clocks: what a warp knows of each warp's doings, (blocks, warps, warps).
+        clocks: what a warp knows of the doings of each warp of its cluster, (blocks, warps, warps
+            of a cluster).
         seen: phases of each barrier that a warp has seen the end of, (blocks, warps, barriers).
         phases: that are over, (blocks, barriers).
     """
@@ -51,15 +52,30 @@ class Barriers:
             np.zeros((blocks, _MOST), np.int32) for _ in range(3)
         )
         self._bytes = np.zeros((blocks, _MOST), np.int64)
-        self.clocks = np.zeros((blocks, warps, warps), np.int32)
-        self.clocks[:] = np.eye(warps, dtype=np.int32)
+        self.clocks = np.zeros((blocks, warps, self._run.cluster * warps), np.int32)
+        self._begin_anew()
         self._maker, self._made_at = (np.zeros((blocks, _MOST), np.int32) for _ in range(2))
         self._unfenced = np.zeros((blocks, _MOST), bool)
         self._run.engine.begin()
         self._gathered, self._handed = (
-            np.zeros((blocks, _MOST, warps), np.int32) for _ in range(2)
+            np.zeros((blocks, _MOST, self._run.cluster * warps), np.int32) for _ in range(2)
         )
         self.seen = np.zeros((blocks, warps, _MOST), np.int32)
+
+    def own(self, block: Array, warp: Array) -> Array:
+        """Which of its cluster's warps one is."""
+        return block % self._run.cluster * self.clocks.shape[1] + warp
+
+    def of_block(self, block: int, other: int, warp: int) -> Array:
+        """What a warp of `block` knows of the warps of another one in its cluster."""
+        warps = self.clocks.shape[1]
+        first = other % self._run.cluster * warps
+        return self.clocks[block, warp, first : first + warps]
+
+    def _begin_anew(self) -> None:
+        """Each warp's own doings from now on."""
+        block, warp = np.indices(self.clocks.shape[:2])
+        self.clocks[block, warp, self.own(block, warp)] += 1
 
     def make(self, address: Array, threads: int) -> None:
         """Of as many threads; each thread that is here makes one."""
@@ -71,10 +87,11 @@ class Barriers:
                     raise Unsupported(f"more than {_MOST} barriers of a block")
                 self._numbers[offset // _BYTES] = self._made
                 self._made += 1
-        block, thread, number = self._places(address)
+        block, thread, _, number = self._places(address)
         warp = thread // WARP
-        self._maker[block, number], self._unfenced[block, number] = warp, True
-        self._made_at[block, number] = self.clocks[block, warp, warp]
+        self._maker[block, number] = self.own(block, warp)
+        self._unfenced[block, number] = True
+        self._made_at[block, number] = self.clocks[block, warp, self.own(block, warp)]
         places = self._run.shared.checked(self._offsets(address), _BYTES, self._run.mask)
         self._run.engine.keep(np.broadcast_to(places, self._run.shape)[block, thread])
         self._threads[block, number] = self._missing[block, number] = threads
@@ -85,27 +102,36 @@ class Barriers:
         self._run.shared.checked(np.broadcast_to(offsets, self._run.shape), _BYTES, self._run.mask)
         return np.broadcast_to(offsets, self._run.shape)
 
-    def here(self, address: Array) -> tuple[Array, Array, Array]:
-        """Block, thread and barrier of each thread that is here.
+    def here(self, address: Array) -> tuple[Array, Array, Array, Array]:
+        """Block and thread of each thread that is here, and the barrier's block and number.
 
         Raises:
             EmulatorError: there is no barrier.
             Race: a thread does not know yet that there is one.
         """
-        block, thread, number = self._places(address)
-        if (number < 0).any() or (self._threads[block, number] == 0).any():
-            raise EmulatorError("no barrier was made there")
-        maker = self._maker[block, number]
-        known = self.clocks[block, thread // WARP, maker]
-        if ((known < self._made_at[block, number]) & (maker != thread // WARP)).any():
-            raise Race("a barrier that others may still be making")
-        return block, thread, number
+        block, thread, whose, number = self._places(address)
+        self.known(block, thread // WARP, whose, number)
+        return block, thread, whose, number
 
-    def _places(self, address: Array) -> tuple[Array, Array, Array]:
+    def known(self, block: Array, warp: Array, whose: Array, number: Array) -> None:
+        """
+        Raises:
+            EmulatorError: there is no barrier.
+            Race: a warp does not know yet that there is one.
+        """
+        if (number < 0).any() or (self._threads[whose, number] == 0).any():
+            raise EmulatorError("no barrier was made there")
+        maker = self._maker[whose, number]
+        known = self.clocks[block, warp, maker]
+        if ((known < self._made_at[whose, number]) & (maker != self.own(block, warp))).any():
+            raise Race("a barrier that others may still be making")
+
+    def _places(self, address: Array) -> tuple[Array, Array, Array, Array]:
         block, thread = np.nonzero(np.broadcast_to(self._run.active(), self._run.shape))
-        offsets = self._offsets(address)[block, thread]
+        own, whose = self._run.of_cluster(address)
+        offsets = self._offsets(own)[block, thread]
         number = self._numbers[offsets // _BYTES] if self.used else np.full(len(block), -1)
-        return block, thread, number
+        return block, thread, whose[block, thread], number
 
     def fence(self) -> None:
         """What the threads that are here have made is there for the copy engine too."""
@@ -113,7 +139,8 @@ class Barriers:
             block, thread = np.nonzero(np.broadcast_to(self._run.active(), self._run.shape))
             here = np.zeros(self.clocks.shape[:2], bool)
             here[block, thread // WARP] = True
-            self._unfenced &= ~np.take_along_axis(here, self._maker, 1)
+            made_by = self._maker % here.shape[1]
+            self._unfenced &= ~np.take_along_axis(here, made_by, 1)
 
     def counts_bytes(self, block: int, number: int) -> None:
         """
@@ -124,15 +151,21 @@ class Barriers:
             raise Race("a barrier that was made without a fence for the copy engine")
 
     def come(self, address: Array, expected: Array | None) -> None:
-        """Each thread that is here comes to its barrier, and expects so many bytes more."""
-        block, thread, number = self.here(address)
+        """Each thread that is here comes to a barrier, and expects so many bytes more.
+
+        Raises:
+            EmulatorError: the barrier's block has ended.
+        """
+        block, thread, whose, number = self.here(address)
+        if not self._run.alive.any(1)[whose].all():
+            raise EmulatorError("a barrier of a block that has ended")
         warp = thread // WARP
-        np.subtract.at(self._missing, (block, number), 1)
+        np.subtract.at(self._missing, (whose, number), 1)
         if expected is not None:
             more = np.broadcast_to(expected, self._run.shape)[block, thread]
-            np.add.at(self._bytes, (block, number), more.astype(np.int64))
-        np.maximum.at(self._gathered, (block, number), self.clocks[block, warp])
-        self.clocks[block, warp, warp] += 1
+            np.add.at(self._bytes, (whose, number), more.astype(np.int64))
+        np.maximum.at(self._gathered, (whose, number), self.clocks[block, warp])
+        self.clocks[block, warp, self.own(block, warp)] += 1
         self._turn()
 
     def bytes_came(self, block: int, number: int, size: int) -> None:
@@ -160,7 +193,9 @@ class Barriers:
     def over(self, address: Array, parity: Array) -> Array:
         """Which of the threads that are here find that phase over; they know from now on what all
         that came to it knew."""
-        block, thread, number = self.here(address)
+        block, thread, whose, number = self.here(address)
+        if (whose != block).any():
+            raise Unsupported("threads that wait for another block's barrier")
         asked = np.broadcast_to(parity, self._run.shape)[block, thread].astype(np.int64)
         over = self.phases[block, number] % 2 != asked & 1
         block, thread, number = block[over], thread[over], number[over]
@@ -176,14 +211,21 @@ class Barriers:
         if self.used:
             clocks = self.clocks[block[:, None], warps]
             self.clocks[block[:, None], warps] = clocks.max(1, keepdims=True)
-            self.clocks[block[:, None], warps, warps] += 1
+            self.clocks[block[:, None], warps, self.own(block[:, None], warps)] += 1
 
     def all_met(self) -> None:
         """All threads of each block at its own barrier: each warp knows what any knew."""
         if self.used:
             self.clocks[:] = self.clocks.max(1, keepdims=True)
-            self.clocks += np.eye(self.clocks.shape[1], dtype=np.int32)
+            self._begin_anew()
             self.seen[:] = self.seen.max(1, keepdims=True)
+
+    def clusters_met(self) -> None:
+        """All threads of each cluster too."""
+        if self.used:
+            together = self.clocks.reshape(-1, self.clocks.shape[2], self.clocks.shape[2])
+            together[:] = together.max(1, keepdims=True)
+            self._begin_anew()
 
     def turned(self) -> bool:
         """Whether a phase has ended since this was asked last."""
@@ -203,7 +245,8 @@ def make(translator: Any, instruction: Instruction) -> Step:
         assert isinstance(count, Literal), instruction.text
         address, threads = translator.address(place), int(count.text)
         return lambda run: run.barriers.make(address(run), threads)
-    rest = {*parts[2:]} - {"expect_tx", "release", "cta", "shared", "shared::cta", "b64"}
+    where = {"cta", "cluster", "shared", "shared::cta", "shared::cluster"}
+    rest = {*parts[2:]} - {"expect_tx", "release", "b64", *where}
     if parts[1] != "arrive" or rest or operands[0] != Symbol("_"):
         raise Unsupported(instruction.text)
     address = translator.address(operands[1])

@@ -110,8 +110,19 @@ class Engine:
         """Barriers lie there, and nothing else."""
         self._kept[places // PIECE] = True
 
-    def fetch(self, target: Array, map_: Array, corner: list[Array], barrier: Array) -> None:
+    def fetch(
+        self,
+        target: Array,
+        map_: Array,
+        corner: list[Array],
+        barrier: Array,
+        ranks: Array | None = None,
+    ) -> None:
         """A box each, by the threads that are here.
+
+        Args:
+            ranks: bits of the blocks of a cluster that get it, each at the same place; its own
+                alone where there are none.
 
         Raises:
             Race: somebody may still read there.
@@ -122,17 +133,42 @@ class Engine:
         places = np.broadcast_to(run.shared.checked(offsets, PIECE, run.mask), run.shape)
         maps = np.broadcast_to(map_, run.shape)
         corners = [np.broadcast_to(one, run.shape).astype(np.int64) for one in corner]
-        for block, thread, number in zip(*run.barriers.here(barrier), strict=True):
-            run.barriers.counts_bytes(block, number)
+        to_whom = None if ranks is None else np.broadcast_to(ranks, run.shape)
+        stride = len(run.shared.bytes) // run.blocks
+        for block, thread, _, number in zip(*run.barriers.here(barrier), strict=True):
             told = unpacked(run.parameter(int(maps[block, thread])))
             at = tuple(int(one[block, thread].astype(np.int32)) for one in corners)
             content = self._content(told, at)
-            moved = self._pieces(places[block, thread], content.size)
-            self._may_write(block, thread // WARP, moved)
-            self._write(told, content, int(offsets[block, thread]), places[block, thread])
-            self._barrier[moved] = number
-            self._phase[moved] = run.barriers.phases[block, number]
-            run.barriers.bytes_came(block, number, content.size)
+            mask = None if to_whom is None else int(to_whom[block, thread])
+            for whose in self._receivers(block, mask):
+                place = places[block, thread] + (whose - block) * stride
+                run.barriers.known(*np.array([[block], [thread // WARP], [whose], [number]]))
+                run.barriers.counts_bytes(whose, number)
+                moved = self._pieces(place, content.size)
+                self._may_write(block, thread // WARP, whose, moved)
+                self._write(told, content, int(offsets[block, thread]), place)
+                self._barrier[moved] = number
+                self._phase[moved] = run.barriers.phases[whose, number]
+                run.barriers.bytes_came(whose, number, content.size)
+
+    def _receivers(self, block: int, mask: int | None) -> list[int]:
+        """Blocks that a copy goes to.
+
+        Raises:
+            EmulatorError: there is no such block, or it has ended.
+        """
+        if mask is None:
+            return [block]
+        cluster = self._run.cluster
+        ranks = [rank for rank in range(16) if mask >> rank & 1]
+        first = block // cluster * cluster
+        if (
+            not ranks
+            or ranks[-1] >= cluster
+            or not self._run.alive[first + np.array(ranks)].any(1).all()
+        ):
+            raise EmulatorError(f"a copy for blocks {mask:#x} of a cluster of {cluster}")
+        return [first + rank for rank in ranks]
 
     def _content(self, told: TensorMap, corner: tuple[int, ...]) -> Array:
         """A box's bytes, outermost first; zeros beyond the tensor's ends."""
@@ -177,12 +213,12 @@ class Engine:
         """Numbers of those that a box fills: the pattern moves them within a line."""
         return np.arange(place // PIECE, (place + size) // PIECE)
 
-    def _may_write(self, block: int, warp: int, pieces: Array) -> None:
+    def _may_write(self, block: int, warp: int, whose: int, pieces: Array) -> None:
         run = self._run
         run.groups.writes(pieces * PIECE)
         if self._kept[pieces].any():
             raise Race("a copy over a barrier")
-        if (self._used[pieces] > run.barriers.clocks[block, warp]).any():
+        if (self._used[pieces] > run.barriers.of_block(block, whose, warp)).any():
             raise Race("a copy over shared memory that others may still use")
 
     def touches(self, block: Array, warp: Array, pieces: Array, writes: bool) -> None:
@@ -217,7 +253,8 @@ class Engine:
 
     def has_used(self, block: Array, warp: Array, pieces: Array) -> None:
         if self._barrier is not None:
-            self._used[pieces, warp] = self._run.barriers.clocks[block, warp, warp]
+            own = self._run.barriers.own(block, warp)
+            self._used[pieces, warp] = self._run.barriers.clocks[block, warp, own]
 
     def ends(self) -> None:
         """Of the blocks.
@@ -241,14 +278,19 @@ def make(translator: Any, instruction: Instruction) -> Step:
     """
     parts = instruction.parts
     target, place, barrier, *rest = instruction.operands
-    known = ("global", "mbarrier::complete_tx::bytes")
-    if parts[3] != "tensor" or parts[-2:] != known or rest or not isinstance(place, Vector):
+    known = ["global", "mbarrier::complete_tx::bytes"]
+    if rest:
+        known.append("multicast::cluster")
+    if parts[3] != "tensor" or [*parts[-len(known) :]] != known or len(rest) > 1:
+        raise Unsupported(instruction.text)
+    if not isinstance(place, Vector):
         raise Unsupported(instruction.text)
     map_, corner = place.parts
     assert isinstance(corner, Vector), instruction.text
     to, of = translator.address(target), translator.value(map_, "b64")
     corners = [translator.value(one, "b32") for one in corner.parts]
     counted = translator.address(barrier)
+    ranks = [translator.value(one, "b16") for one in rest]
     return lambda run: run.engine.fetch(
-        to(run), of(run), [one(run) for one in corners], counted(run)
+        to(run), of(run), [one(run) for one in corners], counted(run), *(one(run) for one in ranks)
     )

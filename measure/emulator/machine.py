@@ -29,6 +29,7 @@ from tunefarm.measure.emulator.memory import (
     PARAMETER_BITS,
     PARAMETERS,
     PIECE,
+    RANK_BITS,
     SHARED,
     WARP,
     WARP_BITS,
@@ -91,6 +92,8 @@ class Machine:
         }
         if kernel.threads and prod(block) > kernel.threads:
             raise EmulatorError(f"{name}: {prod(block)} threads of {kernel.threads} at the most")
+        if _triple(grid)[0] % kernel.cluster:
+            raise EmulatorError(f"{name}: {grid[0]} blocks along x in clusters of {kernel.cluster}")
         together = self._together(kernel, prod(block))
         total = prod(grid)
         for first in range(0, total, together):
@@ -120,7 +123,8 @@ class Machine:
 
     def _together(self, kernel: Kernel, threads: int) -> int:
         held = sum(SIZES[kind] for kind in kernel.registers) + 1
-        return max(1, min(_LANES, _REGISTER_BYTES // held) // threads)
+        clusters = min(_LANES, _REGISTER_BYTES // held) // (threads * kernel.cluster)
+        return max(1, clusters) * kernel.cluster
 
 
 @dataclass
@@ -163,7 +167,10 @@ class Run:
         self.threads = -(-threads // WARP) * WARP
         self.shape = (self.blocks, self.threads)
         self.registers: list[Array] = [DTYPES[kind](0) for kind in code.kernel.registers]
+        self.cluster = code.kernel.cluster
+        """Of this many blocks one after another."""
         self.special = _special(grid, block, numbers[:, None], self.threads)
+        self.special["%cluster_ctarank"] = numbers[:, None] % np.uint32(self.cluster)
         self.memory = machine.memory
         size = code.shared_size + shared_bytes
         self.shared = Blocks(self.blocks, size, code.grain)
@@ -196,7 +203,7 @@ class Run:
     def _run(self) -> None:
         where = np.zeros(self.shape, np.int32)
         ready = self.alive
-        waiting, staying = (np.zeros(self.shape, bool) for _ in range(2))
+        waiting, staying, gathering = (np.zeros(self.shape, bool) for _ in range(3))
         while True:
             if not ready.any():
                 if staying.any():
@@ -204,12 +211,17 @@ class Run:
                         raise NeverEnds("threads wait for a barrier's phase that nobody ends")
                     ready, staying = staying, np.zeros(self.shape, bool)
                     continue
-                if not waiting.any():
-                    self.engine.ends()
-                    return
-                self._met()
-                ready, waiting = waiting & self.alive, np.zeros(self.shape, bool)
-                continue
+                if waiting.any():  # those who gather wait for them
+                    self._met()
+                    ready, waiting = waiting & self.alive, np.zeros(self.shape, bool)
+                    continue
+                if gathering.any():
+                    self._met()
+                    self.barriers.clusters_met()
+                    ready, gathering = gathering & self.alive, np.zeros(self.shape, bool)
+                    continue
+                self.engine.ends()
+                return
             number = int(where[ready].min())
             now = ready & (where == number)
             whole = bool((now == ready).all())
@@ -223,12 +235,17 @@ class Run:
                     step(self)
                 self.at = block.last
                 if block.ends == "barrier":
-                    if whole and not (waiting.any() or staying.any()):
+                    if whole and not (waiting.any() or staying.any() or gathering.any()):
                         self._met()
                         number = block.after
                         continue
                     where[now] = block.after
                     waiting |= now
+                    ready = ready & ~now
+                    break
+                if block.ends == "cluster":
+                    where[now] = block.after
+                    gathering |= now
                     ready = ready & ~now
                     break
                 if block.ends == "wait":
@@ -371,6 +388,18 @@ class Run:
         if space == "local":
             return self.local, np.where(address >= LOCAL, address - LOCAL, address)
         return self.memory, address - GLOBAL
+
+    def of_cluster(self, address: Array) -> tuple[Array, Array]:
+        """Addresses in shared memory as those of each thread's own block, and which of its
+        cluster's blocks they lead to, by their numbers in this run."""
+        full = np.broadcast_to(address, self.shape)
+        own = np.broadcast_to(np.arange(self.blocks)[:, None], self.shape)
+        if full.dtype.itemsize == 8:
+            return full, own
+        rank = (full >> RANK_BITS).astype(np.int64)
+        other = own // self.cluster * self.cluster + rank - 1
+        mine = np.uint32((1 << RANK_BITS) - 1)
+        return full.view(np.uint32) & mine, np.where(rank > 0, other, own)
 
     def watched(self, note: Callable[..., None], places: Array, size: int) -> None:
         places = np.broadcast_to(places, self.shape)

@@ -21,6 +21,9 @@ LOCAL = 1 << 49
 PARAMETERS = 1 << 50
 PARAMETER_BITS = 16
 """Of an address among a kernel's parameters, that are within one of them."""
+RANK_BITS = 24
+"""Of an address of 32 bits in shared memory, before which the block's rank in its cluster stands,
+from one on; nought is the thread's own."""
 _GRAIN = 256
 """What allocations begin at multiples of; between two lies as much that is nobody's."""
 UNWRITTEN = 0xFF

@@ -83,6 +83,8 @@ class Kernel:
         parameters: (name, bytes) in order.
         registers: type of each, by number.
         labels: index of the instruction that follows each.
+        threads: of a block at the most, 0 where nothing is said.
+        cluster: neighbours along x that are launched together.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Kernel:
     shared: list[Variable] = field(default_factory=list)
     local: list[Variable] = field(default_factory=list)
     threads: int = 0
+    cluster: int = 1
 
 
 @dataclass
@@ -128,6 +131,7 @@ _VARIABLE = re.compile(
 )
 _LABEL = re.compile(r"\s*([$\w]+):(?!:)")
 _MAXIMUM = re.compile(r"\.(?:maxntid|reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
+_CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
 
 
 def parse(text: str) -> Module:
@@ -190,6 +194,10 @@ class _Reader:
             self._kernel.parameters.append((parameter, SIZES[kind] * int(count or 1)))
         if (found := _MAXIMUM.search(limits)) is not None:
             self._kernel.threads = int(found[1]) * int(found[2] or 1) * int(found[3] or 1)
+        if (found := _CLUSTER.search(limits)) is not None:
+            if (found[2] or "1", found[3] or "1") != ("1", "1"):
+                raise Unsupported(f"{name}: {found[0]}")
+            self._kernel.cluster = int(found[1])
         self._scopes: list[dict[str, Register]] = [{}]
         self._labels: list[tuple[int, dict[str, int]]] = [(0, self._kernel.labels)]
 

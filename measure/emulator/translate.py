@@ -10,7 +10,7 @@ import numpy as np
 
 from tunefarm.measure.emulator import barriers, engine, groups, in_flight, warps
 from tunefarm.measure.emulator.faults import Unsupported
-from tunefarm.measure.emulator.memory import LOCAL, PARAMETER_BITS, PARAMETERS, SHARED
+from tunefarm.measure.emulator.memory import LOCAL, PARAMETER_BITS, PARAMETERS, RANK_BITS, SHARED
 from tunefarm.measure.emulator.operations import COMBINED, operation
 from tunefarm.measure.emulator.ptx import (
     SIZES,
@@ -29,7 +29,7 @@ from tunefarm.measure.emulator.values import DTYPES, UNSIGNED, Array, literal, r
 
 SPECIAL = {
     *(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"),
-    *("%laneid", "%warpid", "WARP_SZ"),
+    *("%laneid", "%warpid", "WARP_SZ", "%cluster_ctarank"),
 }
 """Registers that a `machine.Run` knows."""
 Step = Callable[[Any], None]
@@ -43,7 +43,8 @@ class Block:
 
     Attributes:
         steps: (number of the instruction, what it does).
-        ends: ``falls`` into the next block, ``branch``, ``barrier``, ``wait`` or ``exit``.
+        ends: ``falls`` into the next block, ``branch``, ``barrier`` (of a block), ``cluster`` (its
+            barrier), ``wait`` or ``exit``.
         last: number of the instruction that ends it.
         after, target: numbers of the next block, and of the one that a branch leads to.
         passes: of a ``wait``, which is all that its block is: who goes on.
@@ -128,6 +129,12 @@ def _ends(instruction: Instruction) -> str:
         return "exit"
     if barriers.waits(instruction):
         return "wait"
+    if instruction.parts[:3] == ("barrier", "cluster", "wait"):
+        if instruction.guard is not None:
+            raise Unsupported(instruction.text)
+        return "cluster"
+    if instruction.parts[:3] == ("barrier", "cluster", "arrive"):
+        return ""
     if name in ("bar", "barrier") and instruction.parts[1] != "warp":
         known = instruction.parts[1:2] in (("sync",), ("cta",)) and len(instruction.operands) == 1
         if not known or instruction.guard is not None:
@@ -174,7 +181,7 @@ class _Translator:
             return _fence
         if instruction.parts[:2] == ("fence", "mbarrier_init"):
             return lambda run: run.barriers.fence()
-        if name in _NOTHING:
+        if name in _NOTHING or instruction.parts[:3] == ("barrier", "cluster", "arrive"):
             return None
         special = getattr(self, "_" + name, None) or self._of_a_warp(instruction)
         made = special(instruction) if special else self._computing(instruction)
@@ -324,6 +331,15 @@ class _Translator:
             put(run, made)
 
         return together
+
+    def _mapa(self, instruction: Instruction) -> Step:
+        """An address in shared memory as that of another block of the cluster."""
+        if instruction.parts[1:] != ("shared::cluster", "u32"):
+            raise Unsupported(instruction.text)
+        target, place, rank = instruction.operands
+        put = self.put(target, "u32")
+        of, which = (self.value(one, "u32") for one in (place, rank))
+        return lambda run: put(run, of(run) | (which(run) + np.uint32(1)) << np.uint32(RANK_BITS))
 
     def _cvta(self, instruction: Instruction) -> Step:
         """Between an address in one kind of memory and one that tells which; of global memory they
