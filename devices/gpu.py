@@ -17,6 +17,11 @@ STATIC_SHARED = 48 << 10
 dynamically, as those for tensor cores do."""
 
 
+CLUSTERED, EXCHANGED = "cluster_of_", "tunefarm_registers_"
+"""In the names of functions in CUDA C++ that say how a kernel which calls them has to be launched:
+in clusters of as many blocks as follows, or with registers that change hands between threads."""
+
+
 @dataclass(frozen=True)
 class Arch:
     """Limits of one compute capability.

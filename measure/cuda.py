@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefarm.devices.cuda_runtime import nvidia_packages
+from tunefarm.devices.gpu import CLUSTERED, EXCHANGED
 from tunefarm.errors import UnsupportedTarget
 from tunefarm.home import write_atomically
 
@@ -26,6 +27,7 @@ PTX_DIRECTORY = "TUNEFARM_PTX"
 """Environment variable: where the PTX of what is compiled goes, by the digest of its machine code;
 a GPU of paper reads it (`measure.emulator`)."""
 _FLAGS = ("--use_fast_math", "-w")
+_KERNEL = re.compile(r'(?=extern "C" __global__)')
 _HALVES = tuple(
     f"-U__CUDA_NO_{name}__"
     for kind in ("HALF", "BFLOAT16", "BFLOAT162")
@@ -105,11 +107,20 @@ def compile_cuda(source: str, arch: str) -> Compiled:
 
 
 def with_bounds(source: str) -> str:
-    """`source` with how many blocks a multiprocessor has at least, where registers change hands in
-    it: else the compiler does not know with how many a thread begins, and leaves it be."""
-    if "setmaxnreg." not in source:
-        return source
-    return re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", source)
+    """`source` with what its kernels have to be launched with: clusters of blocks, where one calls
+    what these do together; and where registers change hands, that a multiprocessor has one block at
+    least, for else the compiler does not know with how many a thread begins, and leaves it be."""
+    first, *kernels = _KERNEL.split(source)
+    return "".join([first, *map(_bounded, kernels)])
+
+
+def _bounded(kernel: str) -> str:
+    if EXCHANGED in kernel:
+        kernel = re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", kernel, count=1)
+    if (cluster := re.search(rf"{CLUSTERED}(\d+)\(", kernel)) is not None:
+        dims = f"__cluster_dims__({cluster[1]}, 1, 1) __launch_bounds__("
+        kernel = kernel.replace("__launch_bounds__(", dims, 1)
+    return kernel
 
 
 def with_features(source: str, arch: str) -> str:

@@ -54,6 +54,7 @@ class Barriers:
         self._bytes = np.zeros((blocks, _MOST), np.int64)
         self.clocks = np.zeros((blocks, warps, self._run.cluster * warps), np.int32)
         self._begin_anew()
+        self._came = np.zeros((blocks, self._run.cluster * warps), np.int32)
         self._maker, self._made_at = (np.zeros((blocks, _MOST), np.int32) for _ in range(2))
         self._unfenced = np.zeros((blocks, _MOST), bool)
         self._run.engine.begin()
@@ -164,9 +165,22 @@ class Barriers:
         if expected is not None:
             more = np.broadcast_to(expected, self._run.shape)[block, thread]
             np.add.at(self._bytes, (whose, number), more.astype(np.int64))
+        own = self.own(block, warp)
+        far = whose != block
+        now = self.clocks[block, warp, own]
+        np.maximum.at(self._came, (whose[far], own[far]), now[far])
         np.maximum.at(self._gathered, (whose, number), self.clocks[block, warp])
-        self.clocks[block, warp, self.own(block, warp)] += 1
+        self.clocks[block, warp, own] += 1
         self._turn()
+
+    def ends(self) -> None:
+        """Of the blocks.
+
+        Raises:
+            Race: others of its cluster come to a block's barriers, and it does not know of that.
+        """
+        if self.used and (self._came > self.clocks.max(1)).any():
+            raise Race("a block may end before others have come to its barriers")
 
     def bytes_came(self, block: int, number: int, size: int) -> None:
         self._bytes[block, number] -= size

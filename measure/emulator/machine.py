@@ -221,6 +221,7 @@ class Run:
                     ready, gathering = gathering & self.alive, np.zeros(self.shape, bool)
                     continue
                 self.engine.ends()
+                self.barriers.ends()
                 return
             number = int(where[ready].min())
             now = ready & (where == number)

@@ -60,6 +60,23 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         cuda.cuda_compiler.cache_clear()
 
 
+def test_kernels_say_how_they_are_launched_each_for_itself() -> None:
+    """By the names of functions that they call."""
+    head = 'extern "C" __global__ void __launch_bounds__(384) {}(float* x)'
+    others = "__device__ void tunefarm_registers_24() {}\n__device__ void f_cluster_of_2() {}\n"
+    bodies = {"a": "", "b": "tunefarm_registers_24();", "c": "f_cluster_of_2(); f_cluster_of_2();"}
+    source = others + "".join(f"{head.format(n)} {{ {body} }}\n" for n, body in bodies.items())
+    made = cuda.with_bounds(source)
+    assert head.format("a") in made
+    assert (
+        made.count("__launch_bounds__(384, 1) b(") == made.count("__launch_bounds__(384, 1)") == 1
+    )
+    clustered = "__cluster_dims__(2, 1, 1) __launch_bounds__(384) c("
+    assert made.count(clustered) == made.count("__cluster_dims__") == 1
+    assert cuda.block_sizes(made) == {"a": 384, "b": 384, "c": 384}
+    assert cuda.with_bounds(others) == others
+
+
 @needs_compiler
 def test_a_source_that_is_wrong_is_refused_in_the_compilers_words() -> None:
     with pytest.raises(CudaError, match="undefined"):

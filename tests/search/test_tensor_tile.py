@@ -113,6 +113,7 @@ def test_every_tile_fits_and_wastes_no_block(of: Matrices, arch: Any) -> None:
         assert plan.steps * tile.depth * (tile.split - 1) < of.length, "the last has terms too"
         assert tile.cores is Cores.WARPS or arch.warp_groups
         assert tile.feed is Feed.THREADS or (of.boxes and tile.cores is Cores.GROUPS)
+        assert tile.cluster == 1 or (tile.feed is Feed.ENGINE and down % tile.cluster == 0)
         least = of.batches * of.rows * of.columns * of.length
         peak = arch.tensor_lanes * arch.multiprocessors * 1.4e9
         assert expected_s(plan, arch) > least / peak, "nothing is faster than the multiplying"
@@ -162,6 +163,28 @@ def test_the_copy_engine_feeds_groups_whose_operands_are_boxes() -> None:
     plan = Plan(SQUARE, FED)
     assert plan.barriers_at % 8 == 0
     assert plan.barriers_at >= max(FED.stages * plan.stage_bytes, FED.rows * plan.laid_row)
+
+
+@pytest.mark.parametrize(
+    ("change", "of"),
+    [
+        ({"feed": Feed.THREADS}, {}),
+        ({"split": 2}, {}),
+        ({"cluster": 3}, {}),  # of 32 tiles by rows
+        ({"cluster": 16}, {}),
+        ({"cluster": 0}, {}),
+        ({}, {"rows": 4096 + 128}),
+        ({"columns": 64, "cluster": 8}, {"right_deep": True}),  # eight lines, but of 64 bytes
+    ],
+)
+def test_blocks_of_a_cluster_have_whole_shares(change: dict[str, Any], of: dict[str, Any]) -> None:
+    pairs = replace(FED, cluster=2)
+    assert Plan(SQUARE, pairs).fits(H100)
+    assert Plan(SQUARE, replace(FED, cluster=4)).fits(H100)
+    changed = replace(SQUARE, **of)
+    depth = {"depth": 32} if "right_deep" in of else {}
+    assert not Plan(changed, replace(pairs, **depth, **change)).fits(H100)
+    assert expected_s(Plan(SQUARE, pairs), H100) < expected_s(Plan(SQUARE, FED), H100)
 
 
 def test_bytes_that_would_have_to_be_turned_have_no_tiles() -> None:

@@ -22,11 +22,16 @@ SEED = int(os.environ.get("TUNEFARM_TORTURE_SEED", "1"))
 
 
 def picked(ways: Sequence[Any], rng: random.Random) -> list[int]:
-    """Three, of each kind of cores, and of who feeds them, one at least."""
+    """Three, or one of each kind of cores, and of who feeds them, alone or in clusters."""
     drawn = rng.sample(list(enumerate(ways)), len(ways))
-    kinds = {(way.cores, way.feed): number for number, way in drawn}
+    kinds = {kind_of(way): number for number, way in drawn}
     others = rng.sample(range(len(ways)), min(3, len(ways)))
-    return list(dict.fromkeys([*kinds.values(), *others]))[:3]
+    return list(dict.fromkeys([*kinds.values(), *others]))[: max(3, len(kinds))]
+
+
+def kind_of(way: Any) -> str:
+    clusters = " clusters" if getattr(way, "cluster", 1) > 1 else ""
+    return f"{way.cores} {way.feed}{clusters}"
 
 
 @pytest.mark.timeout(3600)
@@ -57,7 +62,7 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
                 assert made is not None
                 outcome = stack.screened(kernel, made.trace)
                 assert outcome.failure is None, (outcome.failure, words, space.ways[number])
-                counts[f"{space.ways[number].cores} {space.ways[number].feed}"] += 1
+                counts[kind_of(space.ways[number])] += 1
                 counts["shared sums"] += space.ways[number].split > 1
     report(**counts)
 
@@ -124,5 +129,5 @@ def test_attention_is_right(arch: str, tmp_path: Path, report) -> None:
                 assert made is not None
                 outcome = stack.screened(kernel, made.trace)
                 assert outcome.failure is None, (outcome.failure, words, space.ways[number])
-                counts[f"{space.ways[number].cores} {space.ways[number].feed}"] += 1
+                counts[kind_of(space.ways[number])] += 1
     report(**counts)

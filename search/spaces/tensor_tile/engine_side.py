@@ -28,6 +28,7 @@ class Ring:
 
     barriers: Any
     stages: int
+    cluster: int = 1
 
     def slot(self, step: Any) -> Any:
         return tirx.floormod(step, self.stages)
@@ -56,7 +57,7 @@ class Ring:
     def read(self, step: Any) -> Any:
         """Said by a group, of the step before this one."""
         last = self._pair(step + (self.stages - 1)) + engine.READ
-        return when(step >= 1, call(engine.read(), last))
+        return when(step >= 1, call(engine.read(self.cluster), last))
 
 
 def told(sides: Sequence[EngineSide]) -> list[Any]:
@@ -67,12 +68,14 @@ def told(sides: Sequence[EngineSide]) -> list[Any]:
 
 
 class EngineSide:
-    """An operand, and how the engine is told of it and asked for it."""
+    """An operand, and how the engine is told of it and asked for it; where the blocks of a
+    `cluster` have it in common, each asks for its share of every panel's lines, for all of them."""
 
-    def __init__(self, name: str, side: Side, layout: TileLayout) -> None:
+    def __init__(self, name: str, side: Side, layout: TileLayout, cluster: int = 1) -> None:
         tensor = side.tensor
         assert tensor is not None, side.operand.buffer
         self.layout = layout
+        self._cluster, self._lines = cluster, layout.across // cluster
         self._side = side
         self._tensor: Tensor = tensor
         self._made = tirx.tvm_stack_alloca("tensormap", 1)
@@ -97,7 +100,7 @@ class EngineSide:
         box = [1] * len(dimensions)
         for n, one in enumerate(dimensions):
             if one.along is not Along.BATCHES:
-                box[n] = self._panel if n == 0 else layout.across
+                box[n] = self._panel if n == 0 else self._lines
         encoded = tirx.tensormap_encode_tiled(
             self._map,
             self._side.operand.buffer.data,
@@ -112,16 +115,23 @@ class EngineSide:
         )
         return tirx.Evaluate(encoded)
 
-    def fetched(self, to: Any, barrier: Any, batch: Any, line: Any, term: Any) -> Sequence[Any]:
-        """A tile, panel by panel, from `line` and `term` on."""
+    def fetched(
+        self, to: Any, barrier: Any, batch: Any, line: Any, term: Any, rank: Any = None
+    ) -> Sequence[Any]:
+        """A tile, panel by panel, from `line` and `term` on; of it the share of the block of that
+        `rank` in its cluster."""
         asked = []
+        if rank is not None:
+            first = rank * self._lines
+            to = to + tirx.Cast("uint32", first * self.layout.width)
+            line, term = (line + first, term) if self.layout.deep else (line, term + first)
         along = self.layout.depth if self.layout.deep else self.layout.lines
         for panel in range(along // self._panel):
             aside = number(panel * self._panel)
             corner = (line, term + aside) if self.layout.deep else (line + aside, term)
             place = to + tirx.const(panel * self.layout.panel_bytes, "uint32")
             places = self._coordinates(batch, *corner)
-            fetched = engine.fetched(self._tensor.rank)
+            fetched = engine.fetched(self._tensor.rank, self._cluster)
             asked.append(call(fetched, place, self.address, barrier, *places))
         return asked
 

@@ -9,6 +9,7 @@ Movement and Conversion Instructions: cp.async.bulk.tensor".
 
 from __future__ import annotations
 
+from tunefarm.devices.gpu import CLUSTERED, EXCHANGED
 from tunefarm.search.spaces.tensor_tile.device_text import GROUP
 from tunefarm.search.spaces.written import Function, device_function
 
@@ -17,22 +18,36 @@ THERE, READ = 0, 8
 PAIR = 16
 
 
-def barriers_made(stages: int, groups: int) -> Function:
-    """All of a block's, seen by the block and by the engine."""
+def barriers_made(stages: int, groups: int, cluster: int = 1) -> Function:
+    """All of a block's, seen by its cluster and by the engine; a step has been read when all
+    `groups` of all blocks have."""
     body = f"""\
   if (threadIdx.x == 0) {{
     #pragma unroll
     for (int stage = 0; stage < {stages}; ++stage) {{
       asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
         :: "r"(barriers + stage * {PAIR} + {THERE}) : "memory");
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], {groups};"
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], {groups * cluster};"
         :: "r"(barriers + stage * {PAIR} + {READ}) : "memory");
     }}
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }}
-  __syncthreads();"""
-    name = f"tunefarm_barriers_made_{stages}_{groups}"
+{_met(cluster)}"""
+    name = f"tunefarm_barriers_made_{stages}_{groups}{_of(cluster)}"
     return device_function(name, "void", "unsigned barriers", body)
+
+
+def _of(cluster: int) -> str:
+    return "" if cluster == 1 else f"_{CLUSTERED}{cluster}"
+
+
+def _met(cluster: int) -> str:
+    text = "  __syncthreads();"
+    if cluster > 1:
+        text += """
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");"""
+    return text
 
 
 def registers(count: int, more: bool) -> Function:
@@ -40,12 +55,21 @@ def registers(count: int, more: bool) -> Function:
     what those that only ask do not need, those that multiply may have."""
     how = "inc" if more else "dec"
     body = f'  asm volatile("setmaxnreg.{how}.sync.aligned.u32 {count};");'
-    return device_function(f"tunefarm_registers_{count}", "void", "", body)
+    return device_function(f"{EXCHANGED}{count}", "void", "", body)
 
 
-def met() -> Function:
-    """Until all threads of the block are here."""
-    return device_function("tunefarm_met", "void", "", "  __syncthreads();")
+def met(cluster: int = 1) -> Function:
+    """Until all threads of the block are here, or of all blocks of the cluster."""
+    return device_function(f"tunefarm_met{_of(cluster)}", "void", "", _met(cluster))
+
+
+def rank() -> Function:
+    """Which of its cluster's blocks a thread's is."""
+    body = """\
+  unsigned found;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(found));
+  return found;"""
+    return device_function("tunefarm_rank", "unsigned", "", body)
 
 
 def used_soon() -> Function:
@@ -77,28 +101,41 @@ def expected(size: int) -> Function:
     return device_function(f"tunefarm_expected_{size}", "void", "unsigned barrier", body)
 
 
-def fetched(rank: int) -> Function:
-    """A box from its corner on, whose coordinates are innermost first; `barrier` counts its
-    bytes."""
+def fetched(rank: int, cluster: int = 1) -> Function:
+    """A box from its corner on, whose coordinates are innermost first; `barrier` counts its bytes.
+    All blocks of the cluster get it at that place, and their own barriers count it."""
     names = [f"c{n}" for n in range(rank)]
     places = ", ".join(f"%{n + 2}" for n in range(rank))
     operands = ", ".join(f'"r"({name})' for name in names)
+    several, whom, them = "", "", ""
+    if cluster > 1:
+        several, whom = ".multicast::cluster", f", %{rank + 3}"
+        them = f', "h"((unsigned short){(1 << cluster) - 1})'
     body = (
         f'  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier'
-        '::complete_tx::bytes "\n'
-        f'    "[%0], [%1, {{{places}}}], [%{rank + 2}];"\n'
-        f'    :: "r"(to), "l"(map), {operands}, "r"(barrier) : "memory");'
+        f'::complete_tx::bytes{several} "\n'
+        f'    "[%0], [%1, {{{places}}}], [%{rank + 2}]{whom};"\n'
+        f'    :: "r"(to), "l"(map), {operands}, "r"(barrier){them} : "memory");'
     )
     arguments = ["unsigned to", "unsigned long long map", "unsigned barrier"]
     arguments += [f"int {name}" for name in names]
-    return device_function(f"tunefarm_fetched_{rank}", "void", ", ".join(arguments), body)
+    name = f"tunefarm_fetched_{rank}{_of(cluster)}"
+    return device_function(name, "void", ", ".join(arguments), body)
 
 
-def read() -> Function:
-    """A group has done with a step's operands; `barrier` counts groups. A predicate, and no branch:
-    what follows, the threads of a group do together."""
+def read(cluster: int = 1) -> Function:
+    """A group has done with a step's operands; `barrier`, of each of its cluster's blocks, counts
+    groups. A predicate, and no branch: what follows, the threads of a group do together."""
+    arrived = '@p mbarrier.arrive.shared::cta.b64 _, [%0];\\n"'
+    if cluster > 1:
+        arrived = ".reg .b32 other;\\n" + "".join(
+            f"mapa.shared::cluster.u32 other, %0, {n};\\n"
+            "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [other];\\n"
+            for n in range(cluster)
+        )
+        arrived += '"'
     body = f"""\
   asm volatile("{{\\n.reg .pred p;\\nsetp.eq.u32 p, %1, 0;\\n"
-    "@p mbarrier.arrive.shared::cta.b64 _, [%0];\\n}}"
+    "{arrived} "}}"
     :: "r"(barrier), "r"(threadIdx.x % {GROUP}) : "memory");"""
-    return device_function("tunefarm_read", "void", "unsigned barrier", body)
+    return device_function(f"tunefarm_read{_of(cluster)}", "void", "unsigned barrier", body)

@@ -27,11 +27,12 @@ from tunefarm.search.spaces.written import call, when
 class EngineWriter(TileWriter):
     def __init__(self, product: Product, plan: Plan) -> None:
         super().__init__(product, plan)
-        self._ring = Ring(Var("barriers", tvm.ir.PrimType("uint32")), plan.tile.stages)
+        cluster = plan.tile.cluster
+        self._ring = Ring(Var("barriers", tvm.ir.PrimType("uint32")), plan.tile.stages, cluster)
         shape = plan.shape
         self._sides = (
             EngineSide("left", side_of(product, product.left), shape.left),
-            EngineSide("right", side_of(product, product.right), shape.right),
+            EngineSide("right", side_of(product, product.right), shape.right, cluster),
         )
 
     def _before(self) -> list[Any]:
@@ -44,7 +45,9 @@ class EngineWriter(TileWriter):
         corners = (row, column)
         return [
             tirx.Bind(self._ring.barriers, barriers),
-            call(engine.barriers_made(tile.stages, shape.groups), self._ring.barriers),
+            call(
+                engine.barriers_made(tile.stages, shape.groups, tile.cluster), self._ring.barriers
+            ),
             tirx.IfThenElse(
                 self._thread < tile.multiplying,
                 tirx.SeqStmt(self._multiplied()),
@@ -71,14 +74,19 @@ class EngineWriter(TileWriter):
                 ring.free(k),
                 call(engine.expected(plan.stage_bytes), barrier),
             ]
-            beside = 0
-            for side, corner in zip(self._sides, corners, strict=True):
-                asked += side.fetched(to + beside, barrier, batch, corner, term)
-                beside += side.layout.bytes
+            (left, right), (row, column) = self._sides, corners
+            beside = to + left.layout.bytes
+            asked += left.fetched(to, barrier, batch, row, term)
+            asked += right.fetched(beside, barrier, batch, column, term, rank)
             return tirx.SeqStmt(asked)
 
-        soon = [call(engine.used_soon(), side.address) for side in self._sides]
-        return tirx.SeqStmt([*soon, self.loop("step", plan.steps, tirx.ForKind.SERIAL, step)])
+        rank: Any = None
+        before = [call(engine.used_soon(), side.address) for side in self._sides]
+        if tile.cluster > 1:
+            rank = Var("rank", tvm.ir.PrimType("int32"))
+            found = call(engine.rank(), returns="uint32")
+            before.append(tirx.Bind(rank, tirx.Cast("int32", found)))
+        return tirx.SeqStmt([*before, self.loop("step", plan.steps, tirx.ForKind.SERIAL, step)])
 
     def _multiplied(self) -> list[Any]:
         """All steps, by a group."""
@@ -103,6 +111,10 @@ class EngineWriter(TileWriter):
 
     def _met(self) -> Any:
         return call(engine.met())
+
+    def _all_read(self) -> Any:
+        """And nobody of the cluster copies to another, or comes to its barriers."""
+        return call(engine.met(self._tile.cluster))
 
     def _of_multiplying(self, body: Any) -> Any:
         return when(self._thread < self._tile.multiplying, body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, log2
 
@@ -33,6 +33,9 @@ _OTHER_REGISTERS = 40
 _MOST_DEEP = 65535
 """Blocks along any but a launch's first dimension."""
 
+
+_MOST_OF_A_CLUSTER = 8
+"""Blocks, on any GPU that has clusters."""
 
 SINGLE_BYTES = 2
 """Of elements that threads read one by one, where no asynchronous copy is so short."""
@@ -94,6 +97,7 @@ class TensorTile(Way):
         band: tiles by rows that come one after another, so that blocks which run at a time have
             operands in common.
         feed: the engine goes with `Cores.GROUPS` alone.
+        cluster: blocks, neighbours down, for which the engine fetches the right operand once.
     """
 
     cores: Cores
@@ -106,11 +110,12 @@ class TensorTile(Way):
     split: int = 1
     band: int = 1
     feed: Feed = Feed.THREADS
+    cluster: int = 1
 
     def coordinates(self) -> tuple[float, ...]:
         sizes = (self.rows, self.columns, self.depth, self.down * self.across, self.split)
-        return (*(log2(one) for one in sizes), float(self.stages), log2(self.band) / 2,
-                2.0 * (self.cores is Cores.GROUPS) + (self.feed is Feed.ENGINE))  # fmt: skip
+        how = 2.0 * (self.cores is Cores.GROUPS) + (self.feed is Feed.ENGINE) + self.cluster - 1
+        return (*(log2(one) for one in sizes), float(self.stages), log2(self.band) / 2, how)
 
     @property
     def multiplying(self) -> int:
@@ -210,7 +215,7 @@ class Plan:
     def fits(self, arch: Arch) -> bool:
         tile = self.tile
         numbers = (tile.rows, tile.columns, tile.depth, tile.stages, tile.down, tile.across)
-        if min(*numbers, tile.split, tile.band) < 1:
+        if min(*numbers, tile.split, tile.band, tile.cluster) < 1:
             return False
         shape = self.shape
         if not (arch.copies_aside and self.matrices.readable):
@@ -227,6 +232,8 @@ class Plan:
         if tile.cores is Cores.WARPS and down * across > 64:
             return False
         if tile.feed is Feed.ENGINE and not self._engine_fits:
+            return False
+        if tile.cluster > 1 and not self._cluster_fits:
             return False
         if tile.feed is Feed.THREADS and any(size % tile.threads for size in self._pieces):
             return False
@@ -267,6 +274,21 @@ class Plan:
             and all(one.across <= MOST_BOX for one in sides)
         )
 
+    @property
+    def _cluster_fits(self) -> bool:
+        """Each block's share of a panel begins where the order of bytes does, and all have tiles of
+        their own."""
+        tile, right = self.tile, self.shape.right
+        share, rest = divmod(right.across, tile.cluster)
+        return (
+            tile.feed is Feed.ENGINE
+            and tile.split == 1
+            and tile.cluster <= _MOST_OF_A_CLUSTER
+            and rest == 0
+            and share * right.width % ALIGNED == 0
+            and self.grid[0] % tile.cluster == 0
+        )
+
 
 def possible(matrices: Matrices, arch: Arch) -> Iterator[TensorTile]:
     """Every tile that fits both, and wastes little."""
@@ -285,11 +307,12 @@ def possible(matrices: Matrices, arch: Arch) -> Iterator[TensorTile]:
                 first = TensorTile(cores, rows, columns, depth, stages, down, across, feed=feed)
                 if not Plan(matrices, first).fits(arch):
                     continue
-                for split, band in itertools.product((1, 2, 4, 8, 16), (1, 4, 8)):
-                    tile = TensorTile(
-                        cores, rows, columns, depth, stages, down, across, split, band, feed
-                    )
-                    if _sensible(Plan(matrices, tile), arch):
+                shared = itertools.product((1, 2, 4, 8, 16), (1, 4, 8))
+                clusters = [(1, band, 2) for band in (1, 4, 8)] if feed is Feed.ENGINE else []
+                for split, band, cluster in (*((*one, 1) for one in shared), *clusters):
+                    tile = replace(first, split=split, band=band, cluster=cluster)
+                    plan = Plan(matrices, tile)
+                    if _sensible(plan, arch) and (cluster == 1 or plan.fits(arch)):
                         yield tile
 
 
@@ -366,8 +389,8 @@ def _fetched(plan: Plan) -> float:
     """Bytes of a step; the engine takes its time by lines, so shorter ones cost as whole ones."""
     if plan.tile.feed is Feed.THREADS:
         return plan.stage_bytes
-    sides = (plan.shape.left, plan.shape.right)
-    return sum(one.bytes * WIDTHS[0] / one.width for one in sides)
+    sides = ((plan.shape.left, 1), (plan.shape.right, plan.tile.cluster))
+    return sum(one.bytes * WIDTHS[0] / one.width / shared for one, shared in sides)
 
 
 def figures_of(one: Matrices) -> tuple[float, ...]:

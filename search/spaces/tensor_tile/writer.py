@@ -112,12 +112,22 @@ class TileWriter(Writer):
     _tiles: Any
 
     def _place(self, down: int, across: int) -> tuple[Any, Any]:
-        """Which tile a block has: some rows of tiles at a time, column by column."""
-        band = min(self._tile.band, down)
+        """Which tile a block has; those of a cluster are neighbours down."""
+        cluster = self._tile.cluster
+        if cluster == 1:
+            return self._in_bands(self._tiles, self._tile.band, down, across)
+        which, rank = tirx.floordiv(self._tiles, cluster), tirx.floormod(self._tiles, cluster)
+        band = max(1, self._tile.band // cluster)
+        row, column = self._in_bands(which, band, down // cluster, across)
+        return row * cluster + rank, column
+
+    def _in_bands(self, which: Any, band: int, down: int, across: int) -> tuple[Any, Any]:
+        """Some rows at a time, column by column."""
+        band = min(band, down)
         if band == 1:
-            return tirx.floordiv(self._tiles, across), tirx.floormod(self._tiles, across)
-        first = tirx.floordiv(self._tiles, band * across) * band
-        within = tirx.floormod(self._tiles, band * across)
+            return tirx.floordiv(which, across), tirx.floormod(which, across)
+        first = tirx.floordiv(which, band * across) * band
+        within = tirx.floormod(which, band * across)
         if down % band == 0:
             row = first + tirx.floormod(within, band)
             return row, tirx.floordiv(within, band)
@@ -217,11 +227,15 @@ class TileWriter(Writer):
         laid = call(text.lay_down(plan.shape, plan.laid_row), self._sums.data, self._start)
         vectors_ = self.loop("vector", count, tirx.ForKind.SERIAL, one)
         return [
-            self._met(),  # nobody reads operands any more
+            self._all_read(),
             self._of_multiplying(laid),
             self._met(),
             self._of_multiplying(vectors_),
         ]
+
+    def _all_read(self) -> Any:
+        """Nobody reads operands any more."""
+        return self._met()
 
     def _met(self) -> Any:
         """All threads of a block."""

@@ -113,6 +113,22 @@ def test_hoppers_groups_are_right(stack) -> None:
 
 
 @pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
+def test_blocks_of_a_cluster_have_an_operand_in_common(stack) -> None:
+    """Whichever way it lies, in bands and without, with columns that reach beyond the end."""
+    from tests.paper_gpu import checked
+    from tests.products import attention, product
+
+    point = POINT.format("groups", 64, 128, 64, 3, 4, 1) + " feed=engine cluster=2"
+    for turned in ((False, False), (True, True)):
+        module = product("float16", (256, 200, 328), turned, after="bias")
+        checked(stack, module, point.replace(" feed", " band=4 feed"))
+    checked(stack, attention("bfloat16", 2, 128, 2, 64), point)
+    few = POINT.format("groups", 64, 64, 64, 3, 4, 1) + " feed=engine cluster="
+    checked(stack, product("int8", (256, 64, 400), (False, True)), f"{few}2")
+    checked(stack, product("float16", (256, 64, 200), (False, True)), f"{few}4")
+
+
+@pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
 def test_hoppers_copy_engine_finds_heads_and_pixels(stack) -> None:
     """Where they lie, in tiles that reach beyond their ends, and whoever has which tile."""
     from tests.paper_gpu import checked
