@@ -131,7 +131,9 @@ their names."""
 TILES, ROWS, ATTENTION = "tensor-tile", "warp-rows", "attention-tile"
 FED, ATTENTION_FED = f"{TILES}, engine", f"{ATTENTION}, engine"
 """Those whose operands Hopper's copy engine fetches."""
-KINDS = frozenset({PLAIN, SKETCHES, TILES, FED, ROWS, ATTENTION, ATTENTION_FED})
+CLUSTERS = f"{TILES}, clusters"
+"""And once for several blocks."""
+KINDS = frozenset({PLAIN, SKETCHES, TILES, FED, CLUSTERS, ROWS, ATTENTION, ATTENTION_FED})
 
 
 def workload(kernel: str, dtype: str) -> Any:
@@ -144,7 +146,7 @@ def elements(dtype: str) -> str:
 
 def kinds_of(dtype: str) -> frozenset[str]:
     """That are for a type alone: of tf32 those that use it, the others are float32's."""
-    return frozenset({TILES, FED}) if dtype == TF32 else KINDS
+    return frozenset({TILES}) if dtype == TF32 else KINDS
 
 
 def target_of(arch: str, dtype: str = "") -> Target:
@@ -231,6 +233,8 @@ def schedules(
 def kind_of(trace: str) -> str:
     point = replay.completed_by(trace) or ""
     family = point.partition(" ")[0]
+    if "cluster=" in point:
+        return f"{family}, clusters"
     if "feed=engine" in point:
         return f"{family}, engine"
     return family or (SKETCHES if replay.rules_of(trace) else PLAIN)

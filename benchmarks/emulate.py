@@ -28,6 +28,7 @@ import tvm
 from crossbuild import (
     ATTENTION,
     ATTENTION_FED,
+    CLUSTERS,
     FED,
     FLOATS,
     HALVES,
@@ -93,6 +94,7 @@ def half_of_attention(turned: bool) -> Callable[[str], list[Any]]:
 PRODUCTS = (*FLOATS, TF32)
 KERNELS: dict[str, tuple[Callable[[str], list[Any]], tuple[str, ...]]] = {
     "product 128": (product(128, 128, 128), (*PRODUCTS, "int8")),
+    "product 256x64x192": (product(256, 192, 64), HALVES),
     "product 60x72x100": (product(60, 72, 100), (*PRODUCTS, "int8")),
     "product 33x65x17": (product(33, 65, 17), FLOATS),
     "convolution 3x3": (convolution, PRODUCTS),
@@ -165,7 +167,7 @@ class Bench:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Right ones of those tried, by kernel and kind of schedule, and what became of the others."""
-    kinds = ("untuned", PLAIN, SKETCHES, TILES, FED, ROWS, ATTENTION, ATTENTION_FED)
+    kinds = ("untuned", PLAIN, SKETCHES, TILES, FED, CLUSTERS, ROWS, ATTENTION, ATTENTION_FED)
     lines = [
         "| kernel | type | " + " | ".join(kinds) + " | others |",
         "|---" * (3 + len(kinds)) + "|",
