@@ -94,7 +94,7 @@ def half_of_attention(turned: bool) -> Callable[[str], list[Any]]:
 PRODUCTS = (*FLOATS, TF32)
 KERNELS: dict[str, tuple[Callable[[str], list[Any]], tuple[str, ...]]] = {
     "product 128": (product(128, 128, 128), (*PRODUCTS, "int8")),
-    "product 256x64x192": (product(256, 192, 64), HALVES),
+    "product 256x192x64": (product(256, 192, 64), HALVES),
     "product 60x72x100": (product(60, 72, 100), (*PRODUCTS, "int8")),
     "product 33x65x17": (product(33, 65, 17), FLOATS),
     "convolution 3x3": (convolution, PRODUCTS),
