@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
@@ -28,7 +29,8 @@ from tunefarm.frontend.pass_log import PassLog
 FEWEST_ROWS = 16
 """Queries: as many as a tensor core takes at once. With fewer, blocks for the keys are wanted."""
 MOST_DEEP = 192
-"""Elements of a query, of a key or of a value; of more, registers cannot hold the sums."""
+"""Elements of a query and a key, and of a value: of more, registers cannot hold what a warp has of
+both."""
 _BINARY = {
     f"relax.{name}": getattr(relax.op, name)
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
@@ -200,7 +202,7 @@ class _Graph:
 
     def _beside(self, call: Any, shape: tuple[int, ...]) -> int | None:
         """Which argument of an elementwise operator comes from the first product."""
-        if _shape(call) != shape:
+        if _shape(call) != shape or any(_is_single(one) for one in call.args):
             return None
         places: tuple[int, ...] = ()
         if getattr(getattr(call, "op", None), "name", "") in _BINARY:
@@ -251,11 +253,12 @@ def _view(call: Any) -> Step:
 
 def _step(call: Any, place: int, others: list[Any]) -> Step:
     """An operator on scores, in float32; what it reads beside them goes to `others`."""
+    chooses = _is(call, "relax.where")
     values: list[Callable[[Sequence[Any]], Any]] = []
     for number, argument in enumerate(call.args):
-        values.append(_read(argument, others) if number != place else lambda _: None)
-    condition = _is(call, "relax.where")
-    make = relax.op.where if condition else _BINARY[call.op.name]
+        given = _read(argument, others, chooses) if number != place else lambda _: None
+        values.append(given)
+    make = relax.op.where if chooses else _BINARY[call.op.name]
 
     def step(scores: Any, arguments: Sequence[Any]) -> Any:
         given = [one(arguments) for one in values]
@@ -265,17 +268,26 @@ def _step(call: Any, place: int, others: list[Any]) -> Step:
     return step
 
 
-def _read(value: Any, others: list[Any]) -> Callable[[Sequence[Any]], Any]:
-    """How to have `value` in float32 inside the kernel: a number is there, others are arguments."""
-    if isinstance(value, tvm.ir.GenericConst) and not value.value.shape:
-        number = value.value.numpy()
-        kind = "float32" if str(value.ty.dtype) in HALF else str(value.ty.dtype)
-        return lambda _: relax.const(number.astype(kind), kind)
+def _read(value: Any, others: list[Any], chooses: bool) -> Callable[[Sequence[Any]], Any]:
+    """How to have `value` in float32 inside the kernel: a number is there, others are arguments,
+    and so are numbers that are chosen from."""
+    dtype = str(value.ty.dtype)
+    if isinstance(value, tvm.ir.GenericConst) and prod(value.value.shape) == 1:
+        number = value.value.numpy().reshape(())
+        kind = "float32" if dtype in HALF else dtype
+        if not chooses:
+            return lambda _: relax.const(number.astype(kind), kind)
+        value = relax.const(number.reshape(1), dtype)
     others.append(value)
     place = _FIRST + len(others) - 1
-    if str(value.ty.dtype) in HALF:
+    if dtype in HALF:
         return lambda arguments: relax.op.astype(arguments[place], "float32")
     return lambda arguments: arguments[place]
+
+
+def _is_single(value: Any) -> bool:
+    """A number that only a run tells: the kernel would have it as a stage without an axis."""
+    return _shape(value) == () and not isinstance(value, tvm.ir.GenericConst)
 
 
 _FIRST = 3

@@ -99,8 +99,9 @@ def whole_attention(
 ) -> tvm.IRModule:
     """`sizes`: queries, keys, what both have of, and what values have; heads lie side by side, in
     what goes in and what comes out, or `apart`, keys turned. `scores`: what is done to them:
-    nothing, ``scale``, ``mask``, another tensor added for each head, or ``causal``, one that is the
-    same for all and leaves out what is later."""
+    nothing, ``scale``, ``mask``, another tensor added for each head, or one that is the same for
+    all: ``causal`` leaves out what is later, ``lowest`` and ``infinite`` the first forty keys by
+    such numbers, ``all`` of every third query everything."""
     rows, keys, depth, columns = _long(sizes)
     many, batches_ = _long([heads, batches])
 
@@ -128,15 +129,21 @@ def whole_attention(
     )
     if scores != "":
         made = topi.multiply(made, tvm.tirx.const(float(sizes[2]) ** -0.5, "float32"))
-    if scores in ("mask", "causal"):
+    leaves_out = {
+        "causal": lambda i, j: te.if_then_else(j > i, -1e4, 0.0),
+        "lowest": lambda i, j: te.if_then_else(j < 40, -3.3895313892515355e38, 0.0),
+        "infinite": lambda i, j: te.if_then_else(j < 40, float("-inf"), 0.0),
+        "all": lambda i, j: te.if_then_else(i % 3 == 0, -1e9, 0.0),
+    }
+    if scores == "mask" or scores in leaves_out:
         shape = (batches_, many, rows, keys) if scores == "mask" else (rows, keys)
         mask = te.placeholder(shape, dtype, "mask")
         inputs.append(mask)
         value = topi.cast(mask, "float32")
-        if scores == "causal":
-            value = te.compute(
-                shape, lambda i, j: te.if_then_else(j > i, -1e4 + value[i, j], 0.0), "later"
-            )
+        if scores in leaves_out:
+            what = leaves_out[scores]
+            given_ = value
+            value = te.compute(shape, lambda i, j: given_[i, j] + what(i, j), "left_out")
         made = topi.add(made, value)
     weights = topi.cast(topi.nn.softmax(made, axis=-1), dtype)
     mixed = te.compute(

@@ -90,11 +90,17 @@ def _joined(one: _State, other: _State) -> _State:
 
 
 def _after(kernel: Kernel, one: Instruction, state: _State) -> _State:
-    if one.parts[0] == "wgmma":
-        return _of_group(one, state)
-    reads, writes = _touched(one)
     sums = frozenset[int]().union(*(some.sums for some in state))
     rows = frozenset[int]().union(*(some.rows for some in state))
+    if one.parts[0] == "wgmma":
+        # Sums alone may be added to before they are there.
+        if one.parts[1] == "mma_async":
+            target, left = one.operands[:2]
+            read = {*_registers(left)} if isinstance(left, Vector) else set()
+            if read & sums or {*_registers(target)} & rows:
+                raise Race(f"{kernel.name}: {one.text}: registers that tensor cores still have")
+        return _of_group(one, state)
+    reads, writes = _touched(one)
     if one.parts[0] == "mov" and len(reads) == len(writes) == 1 and reads <= sums | rows:
         return tuple(
             _Touched(_also(some.sums, reads, writes), _also(some.rows, reads, writes))

@@ -136,8 +136,11 @@ def _multiply_add(parts: tuple[str, ...]) -> Operation:
 
 
 def _fused(a: Array, b: Array, c: Array) -> Array:
-    """Rounded twice, once more than by a GPU."""
-    return a * b + c
+    """Rounded once, as by a GPU: of numbers in single precision the product is exact in double, and
+    the sum as good as exact. In double precision it is rounded twice."""
+    if a.dtype == np.float64:
+        return a * b + c
+    return (a.astype(np.float64) * b + c).astype(a.dtype)
 
 
 def _shift(parts: tuple[str, ...]) -> Operation:

@@ -28,7 +28,9 @@ def network(kind: str) -> onnx.ModelProto:
     Args:
         kind: ``plain`` (scores divided), ``batches`` (of three dimensions, as bmm has them),
             ``scaled`` (queries and keys, before their product), ``masked`` (another tensor
-            added), ``chosen`` (scores of the later replaced), ``shared`` (keys are values as well),
+            added), ``factor`` and ``by`` (scores multiplied, from either side), ``told`` (by a
+            number that only a run tells), ``chosen`` (scores of the later replaced), ``shared``
+            (keys are values as well),
             ``seen`` (its weights are used twice), ``few`` (a handful of queries), ``wide`` (heads
             of 256).
     """
@@ -63,6 +65,11 @@ def network(kind: str) -> onnx.ModelProto:
     scores = writer.node("MatMul", q, k)
     if kind in ("plain", "seen", "few", "wide"):
         scores = writer.node("Div", scores, writer.constant(size**0.5))
+    if kind in ("factor", "by"):
+        sides = [scores, writer.constant(size**-0.5)]
+        scores = writer.node("Mul", *(sides if kind == "by" else sides[::-1]))
+    if kind == "told":
+        scores = writer.node("Mul", scores, writer.node("ReduceMax", x, keepdims=0))
     if kind == "masked":
         scores = writer.node("Mul", writer.constant(size**-0.5), scores)
         scores = writer.node("Add", scores, writer.constant(writer.normal(1, 1, rows, TOKENS)))
@@ -82,14 +89,14 @@ def network(kind: str) -> onnx.ModelProto:
     return writer.model(kind, ("hidden", given), ("result", result, made), opset=13)
 
 
-def imported(kind: str, directory: Path, dtype: str, target: str) -> tuple[Path, Program]:
+def imported(kind: str, directory: Path, dtype: str, target: str) -> Program:
     path = directory / "m.onnx"
     model = network(kind)
     if dtype != "float32":
         model = narrowed(model, dtype)
     path.write_bytes(model.SerializeToString())
     run_import(ImportRequest(path, directory / "program", parse_target(target)))
-    return path, load_program(directory / "program")
+    return load_program(directory / "program")
 
 
 def attentions(program: Program) -> int:
@@ -104,6 +111,8 @@ def attentions(program: Program) -> int:
         ("scaled", ["matmul_cast"] * 3 + ["reshape_transpose_multiply"] * 2),
         ("masked", ["matmul_cast"] * 3),
         ("chosen", ["matmul_cast"] * 3),
+        ("factor", ["matmul_cast"] * 3),
+        ("by", ["matmul_cast"] * 3),
         ("shared", ["matmul_cast"] * 2),
     ],
 )
@@ -113,15 +122,19 @@ def test_attention_is_one_kernel_that_computes_what_it_did(
     """Heads are moved by none beside it, and it has a family of its own."""
     from tunefarm.search import replay
     from tunefarm.search.spaces import design_space
+    from tunefarm.search.spaces.attention_tile.attention import attention_of
 
     target = "cuda:arch=sm_80"
-    path, program = imported(kind, tmp_path, "float16", target)
+    program = imported(kind, tmp_path, "float16", target)
     names = [task.name for task in program.tasks for _ in range(task.weight)]
     assert sorted(names) == sorted(["attention", *others])
     (task,) = (one for one in program.tasks if one.name == "attention")
     workload = replay.load_workload(program.workload(task.id))
     space = design_space(workload, parse_target(target))
     assert {space.describe(one.point).family for one in space.modelled()} == {"attention-tile"}
+    factor = attention_of(workload).factor
+    wanted = {"masked": None, "chosen": None}.get(kind, 1.0)
+    assert factor == pytest.approx(SIZE**-0.5 if kind in ("plain", "factor", "by") else wanted)
     x = np.random.default_rng(0).normal(size=(1, TOKENS, HIDDEN)).astype(np.float16)
     (wanted,) = onnxruntime.InferenceSession(network(kind).SerializeToString()).run(
         None, {"hidden": x.astype(np.float32)}
@@ -129,7 +142,6 @@ def test_attention_is_one_kernel_that_computes_what_it_did(
     got = computed(program, x)
     assert wanted.std() > 0.1
     np.testing.assert_allclose(got, wanted, atol=8 * rounding("float16") * abs(wanted).max())
-    assert path.exists()
 
 
 def computed(program: Program, x: np.ndarray) -> np.ndarray:
@@ -149,6 +161,7 @@ def computed(program: Program, x: np.ndarray) -> np.ndarray:
     [
         ("seen", "float16", "cuda:arch=sm_80"),  # its weights have to be there
         ("few", "float16", "cuda:arch=sm_80"),  # blocks for the keys are wanted
+        ("told", "float16", "cuda:arch=sm_80"),  # it would be a stage without an axis
         ("wide", "float16", "cuda:arch=sm_80"),  # registers cannot hold the sums
         ("plain", "float32", "cuda:arch=sm_80"),
         ("plain", "float16", "cuda:arch=sm_75"),  # which copies nothing aside
@@ -156,7 +169,7 @@ def computed(program: Program, x: np.ndarray) -> np.ndarray:
     ],
 )
 def test_other_attention_stays_as_it_is(tmp_path: Path, kind: str, dtype: str, target: str) -> None:
-    assert attentions(imported(kind, tmp_path, dtype, target)[1]) == 0
+    assert attentions(imported(kind, tmp_path, dtype, target)) == 0
 
 
 def test_networks_of_the_zoo_have_an_attention_for_each_layer(tmp_path: Path) -> None:

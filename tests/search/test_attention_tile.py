@@ -31,7 +31,7 @@ TILE = AttentionTile(4, 1, 64, 2)
 
 figures = st.builds(
     Figures,
-    batches=st.integers(1, 100),
+    batches=st.integers(1, 100_000),
     rows=st.integers(FEWEST_ROWS, 5000),
     keys=st.integers(1, 5000),
     depth=st.integers(1, MOST_DEEP),
@@ -78,6 +78,7 @@ def test_all_that_is_gathered_has_tiles_that_fit(of: Figures, number: int) -> No
         {"stages": 1},
         {"stages": 65},
         {"keys": 128, "stages": 8},  # shared memory
+        {"warps": 16, "keys": 32, "cores": Cores.GROUPS, "feed": Feed.ENGINE},
     ],
 )
 def test_what_no_block_can_have_does_not_fit(change: dict[str, int]) -> None:
@@ -131,6 +132,7 @@ def test_kernels_are_read_as_attention() -> None:
     assert (one.batches, one.sizes, one.dtype) == (6, (50, 70, 40, 24), "float16")
     assert (one.queries.deep, one.keys.deep, one.values.deep) == (True, True, False)
     assert one.factor == pytest.approx(40**-0.5)
+    assert one.sides[0].tensor is not None
     apart = attention_of(whole_attention("bfloat16", 1, 2, (50, 70, 40, 24), "", apart=True))
     assert apart is not None
     assert (apart.keys.deep, apart.factor) == (False, 1.0)
@@ -154,6 +156,58 @@ def test_other_kernels_are_no_attention() -> None:
     assert ATTENTION_TILES.space(module, CUDA) is not None
     assert ATTENTION_TILES.space(module, parse_target("llvm")) is None
     assert ATTENTION_TILES.space(module, completed(parse_target("cuda:arch=sm_75"))) is None
+
+
+@pytest.mark.tvm
+def test_results_of_anything_else_are_no_attention() -> None:
+    """Of another stage than the last product, or of fewer axes."""
+    from tvm import te, topi
+
+    from tests.paper_gpu import workload
+    from tunefarm.search.spaces.attention_tile.attention import attention_of
+
+    x = te.placeholder((4, 8, 16), "float32", "x")
+    total = topi.sum(topi.abs(x), axis=-1)
+    beside = topi.subtract(total, topi.max(total, axis=-1, keepdims=True))
+    assert attention_of(workload([x, topi.sum(topi.sum(beside, axis=-1))])) is None
+    assert attention_of(_attention_and("")) is not None
+    assert attention_of(_attention_and("argument")) is not None
+    for other in ("scores", "stage"):
+        found = attention_of(_attention_and(other))
+        assert found is None or other == "stage", other
+        if found is not None:  # what it was made of was put in its place
+            assert {str(one.source.name) for one in _loads(found.finished)} == {"mixed", "other"}
+
+
+def _loads(value: Any) -> list[Any]:
+    from tunefarm.search.spaces.expressions import loads_of
+
+    return loads_of(value)
+
+
+def _attention_and(other: str) -> Any:
+    """One head of 32 queries, keys and columns, and something added to the result: an argument, a
+    stage that is made of one before anything else, or the scores."""
+    from tvm import te, topi
+
+    from tests.paper_gpu import workload
+
+    q, k, v, o = (te.placeholder((32, 32), "float16", name) for name in ("q", "k", "v", "other"))
+    early = topi.nn.relu(o)
+    d, j = te.reduce_axis((0, 32), "d"), te.reduce_axis((0, 32), "j")
+
+    def wide(tensor: Any, *place: Any) -> Any:
+        return tensor[place].astype("float32")
+
+    scores = te.compute((32, 32), lambda i, j: te.sum(wide(q, i, d) * wide(k, j, d), d), "scores")
+    weights = topi.cast(topi.nn.softmax(scores, axis=-1), "float16")
+    mixed = te.compute(
+        (32, 32), lambda i, c: te.sum(wide(weights, i, j) * wide(v, j, c), j), "mixed"
+    )
+    made = topi.cast(mixed, "float16")
+    beside = {"argument": o, "stage": early, "scores": topi.cast(scores, "float16")}.get(other)
+    inputs = [q, k, v] if other in ("", "scores") else [q, k, v, o]
+    return workload([*inputs, made if beside is None else topi.add(made, beside)])
 
 
 def _changed(text: str, old: str, new: str) -> Any:

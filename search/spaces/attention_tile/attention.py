@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -76,10 +76,10 @@ class Attention:
         largest the largest; else None."""
         if isinstance(self.score, TensorLoad):
             return 1.0
-        by = self.score.b if isinstance(self.score, tirx.Mul) else None
-        if isinstance(by, tirx.FloatImm) and isinstance(self.score.a, TensorLoad) and by.value > 0:
-            return float(by.value)
-        return None
+        sides = [self.score.a, self.score.b] if isinstance(self.score, tirx.Mul) else []
+        by = next((one for one in sides if isinstance(one, tirx.FloatImm)), None)
+        loads = [one for one in sides if isinstance(one, TensorLoad)]
+        return float(by.value) if by is not None and by.value > 0 and loads else None
 
 
 def attention_of(workload: Any) -> Attention | None:
@@ -95,7 +95,13 @@ def attention_of(workload: Any) -> Attention | None:
         return None
     first, top, total, second = reducing
     many = len(first.axes) - 3
-    if many < 0 or not _sizes_agree(first, top, total, second):
+    if many < 0 or [len(one.axes) for one in (top, total, second)] != [
+        many + 2,
+        many + 2,
+        many + 3,
+    ]:
+        return None
+    if not _sizes_agree(first, top, total, second):
         return None
     if not (_adds(first) and _adds(total) and _adds(second)):
         return None
@@ -124,12 +130,25 @@ def attention_of(workload: Any) -> Attention | None:
     if any(one is None for one in operands):
         return None
     q, k, v = (one for one in operands if one is not None)
-    ending = _ending(second, stages)
+    ending = _ending(second, stages, made)
     dtype = str(q.buffer.dtype)
-    if ending is None or dtype not in HALF or str(v.buffer.dtype) != dtype:
+    arguments = set(workload["main"].params)
+    if ending is None or not _reads(score, first, arguments):
+        return None
+    if (
+        not _reads(ending[0], second, arguments)
+        or dtype not in HALF
+        or str(v.buffer.dtype) != dtype
+    ):
         return None
     batch = tuple(range(many))
     return Attention(first, second, batch, q, k, v, score, *ending, dtype)
+
+
+def _reads(value: Any, product: Stage, arguments: Set[Any]) -> bool:
+    """Whether it is of a product, and otherwise of arguments alone."""
+    mine = product.node.body.buffer
+    return all(one.source.same_as(mine) or one.source in arguments for one in loads_of(value))
 
 
 def _sizes_agree(first: Stage, top: Stage, total: Stage, second: Stage) -> bool:
@@ -177,13 +196,7 @@ def _score(first: Stage, top: Stage, total: Stage, made: Mapping[Any, Stage]) ->
         return None
     if str(scores.dtype) != "float32" or str(score.ty) != "float32":
         return None
-    if any(_is_made(load, (top, total), made) for load in loads):
-        return None
     return score if _is_weight(said(total), score, top, canonical) else None
-
-
-def _is_made(load: Any, stages: Sequence[Stage], made: Mapping[Any, Stage]) -> bool:
-    return load.source in made or any(load.source.same_as(s.node.body.buffer) for s in stages)
 
 
 def _is_weight(value: Any, score: Any, top: Stage, canonical: Sequence[Any]) -> bool:
@@ -233,7 +246,9 @@ def _is_weights(
     return _is_weight(weight, score, top, canonical) and _is_of_row(by, total, canonical)
 
 
-def _ending(second: Stage, stages: Sequence[Stage]) -> tuple[Any, Any, tuple[Any, ...]] | None:
+def _ending(
+    second: Stage, stages: Sequence[Stage], made: Mapping[Any, Stage]
+) -> tuple[Any, Any, tuple[Any, ...]] | None:
     """What is stored of an element of the second product, in which argument, and where."""
     later = stages[stages.index(second) + 1 :]
     if any(stage.reduces for stage in later):
@@ -244,7 +259,6 @@ def _ending(second: Stage, stages: Sequence[Stage]) -> tuple[Any, Any, tuple[Any
         own = second.node.body
         return tirx.BufferLoad(mixed, list(own.indices)), mixed, tuple(own.indices)
     last = later[-1]
-    made = {stage.node.body.buffer: stage for stage in later[:-1]}
     value = inlined(last.node.body.value, made)
     mine = [load for load in loads_of(value) if load.source.same_as(mixed)]
     if not mine or not all(structural_equal(one, mine[0]) for one in mine):
@@ -259,8 +273,6 @@ def _ending(second: Stage, stages: Sequence[Stage]) -> tuple[Any, Any, tuple[Any
     # Where the product is read is its own place again.
     own = tirx.BufferLoad(mixed, list(variables))
     stored = _instead(stored, mixed, own)
-    if any(load.source in made for load in loads_of(stored)):
-        return None
     return stored, last.node.body.buffer, tuple(analyzer.simplify(one) for one in places)
 
 

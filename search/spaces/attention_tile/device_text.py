@@ -93,13 +93,21 @@ def _by_warps(shape: Shape) -> str:
   }}"""
 
 
-def soften(first: Shape, second: Shape) -> Function:
+def soften(first: Shape, second: Shape, alone: bool) -> Function:
     """A step's scores, which are `factor` times what is in `scores`, to weights, which are held for
     the second product; its sums so far, and the weights' in `total`, of a thread's own columns, to
-    the largest score that there is."""
+    the largest score that there is.
+
+    Where scores are products `alone`, the largest is taken off as they are scaled, in one
+    instruction; what has been added to them may be as large as numbers are, and is scaled when it
+    has been taken off.
+    """
     down, across = first.fragments
     _, mixed = second.fragments
     of = TYPES[first.dtype]
+    less = "(mine[j * 4 + c] - base) * to_twos"
+    if alone:
+        less = "fmaf(mine[j * 4 + c], to_twos, -base * to_twos)"
     body = f"""\
   const float to_twos = factor * {_LOG2_E};
   #pragma unroll
@@ -114,10 +122,10 @@ def soften(first: Shape, second: Shape) -> Function:
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
       // Where no key counts yet, nothing is taken from minus infinity.
-      const float base = top < -3.402823466e38f ? 0.0f : top * to_twos;
-      float before;
+      const float base = top < -3.402823466e38f ? 0.0f : top;
+      float before;  // one where the largest stays
       asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(before)
-        : "f"(fmaf(most[i * 2 + h], to_twos, -base)));
+        : "f"((most[i * 2 + h] - base) * to_twos));
       most[i * 2 + h] = top;
       float sum = 0.0f;
       #pragma unroll
@@ -125,7 +133,7 @@ def soften(first: Shape, second: Shape) -> Function:
         #pragma unroll
         for (int c = 0; c < 2; ++c) {{
           asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(mine[j * 4 + c])
-            : "f"(fmaf(mine[j * 4 + c], to_twos, -base)));
+            : "f"({less}));
           sum += mine[j * 4 + c];
         }}
       }}
@@ -150,7 +158,7 @@ def soften(first: Shape, second: Shape) -> Function:
     arguments = (
         "float* scores, float* most, float* total, float* sums, unsigned* weights, float factor"
     )
-    name = f"tunefarm_soften_{first.words}_by_{second.words}"
+    name = f"tunefarm_soften_{'alone_' if alone else ''}{first.words}_by_{second.words}"
     return device_function(name, "void", arguments, body)
 
 

@@ -27,8 +27,6 @@ _LAUNCHED = {1: 255, 2: 168, 3: 128}
 """Registers of a thread where that many groups multiply beside one that asks for their operands."""
 _MULTIPLYING, _ASKING = {1: 255, 2: 240, 3: 160}, 24
 """The same once the one has given away what it does not need."""
-_MOST_DEEP = 65535
-"""Blocks along any but a launch's first dimension."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ class Plan:
     def first(self) -> Shape:
         """Queries by keys; what they have of is filled with zeros."""
         of, tile = self.figures, self.tile
-        depth = _filled(of.depth)
+        depth = _in_steps(of.depth)
         return self._shape(
             TileLayout(tile.rows, depth, _BYTES, of.deep[0]),
             TileLayout(tile.keys, depth, _BYTES, of.deep[1]),
@@ -120,7 +118,7 @@ class Plan:
         of, tile = self.figures, self.tile
         return self._shape(
             TileLayout(tile.rows, tile.keys, _BYTES, deep=True),
-            TileLayout(_filled(of.columns), tile.keys, _BYTES, of.deep[2]),
+            TileLayout(_in_steps(of.columns), tile.keys, _BYTES, of.deep[2]),
         )
 
     @property
@@ -170,7 +168,7 @@ class Plan:
         return self.tile.stages - (2 if self.tile.cores is Cores.GROUPS else 1)
 
     @property
-    def held(self) -> tuple[int, int]:
+    def operands_held(self) -> tuple[int, int]:
         """Registers of a thread that have its queries, which groups read from shared memory, and
         those that have its weights."""
         each = self.tile.down * 4
@@ -182,7 +180,7 @@ class Plan:
         """Of a thread, as far as they can be counted."""
         of_rows = self.tile.down * 2 * 2
         sums = self.first.held + self.second.held
-        return sum(self.held) + sums + of_rows + _OTHER_REGISTERS
+        return sum(self.operands_held) + sums + of_rows + _OTHER_REGISTERS
 
     @property
     def shared_registers(self) -> tuple[int, int] | None:
@@ -206,8 +204,7 @@ class Plan:
         if tile.feed is Feed.ENGINE and not self._engine_fits:
             return False
         return (
-            self.figures.batches <= _MOST_DEEP
-            and tile.threads <= arch.threads
+            tile.threads <= arch.threads
             and self.registers <= self._most_registers(arch)
             and self.shared_bytes <= arch.shared
         )
@@ -228,11 +225,12 @@ class Plan:
         return (
             self.figures.boxes
             and self.tile.cores is Cores.GROUPS
+            and self.first.groups in _LAUNCHED
             and all(one.across <= MOST_BOX for one in sides)
         )
 
 
-def _filled(size: int) -> int:
+def _in_steps(size: int) -> int:
     return ceil(size / _STEP) * _STEP
 
 

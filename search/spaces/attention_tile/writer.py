@@ -55,7 +55,7 @@ class AttentionWriter(Writer):
         first, second = plan.first, plan.second
         rows = plan.tile.down * 2
         self._memory = tirx.decl_buffer((plan.shared_bytes,), "uint8", "memory", scope="shared.dyn")
-        queries, weights = plan.held
+        queries, weights = plan.operands_held
         self._held = local(max(1, queries), "uint32", "held")
         self._weights = local(weights, "uint32", "weights")
         self._scores = local(first.held, "float32", "scores")
@@ -73,12 +73,14 @@ class AttentionWriter(Writer):
     _batch: Any
 
     def kernel(self) -> Any:
+        blocks = self._plan.blocks * self._of.batches
         threads = {
             "threadIdx.x": (self.variable("thread", self._tile.threads), self._tile.threads),
-            "blockIdx.x": (self.variable("block", self._plan.blocks), self._plan.blocks),
-            "blockIdx.y": (self.variable("batch", self._of.batches), self._of.batches),
+            "blockIdx.x": (self.variable("block", blocks), blocks),
         }
-        (self._thread, _), (self._block, _), (self._batch, _) = threads.values()
+        (self._thread, _), (which, _) = threads.values()
+        self._block = tirx.floormod(which, self._plan.blocks)
+        self._batch = tirx.floordiv(which, self._plan.blocks)
         start = call(shared.shared_address(), self._memory.data, returns="uint32")
         body = [tirx.Bind(self._start, start), *self._body()]
         buffers = [self._memory, self._held, self._weights, self._scores, self._sums, self._most]
@@ -112,7 +114,7 @@ class AttentionWriter(Writer):
     def _filled(self, buffer: Any, value: float) -> Any:
         filling = tirx.const(value, "float32")
         size = int(buffer.shape[0])
-        return self.unrolled("held", size, lambda i: tirx.BufferStore(buffer, filling, [i]))
+        return self.unrolled("n", size, lambda i: tirx.BufferStore(buffer, filling, [i]))
 
     # ---------------------------------------------------------------------------- steps
 
@@ -155,8 +157,9 @@ class AttentionWriter(Writer):
         """A step, whose keys and values begin at `at`."""
         plan = self._plan
         made = (self._scores, self._most, self._total, self._sums, self._weights)
-        factor = 1.0 if self._of.factor is None else self._of.factor
-        weighed = text.soften(plan.first, plan.second)
+        alone = self._of.factor is not None
+        factor = self._of.factor if self._of.factor is not None else 1.0
+        weighed = text.soften(plan.first, plan.second, alone)
         mixed = text.multiply_held(plan.second)
         return [
             *self._multiplied(at, meanwhile),

@@ -30,7 +30,7 @@ VECTOR = 4
 """Columns of the result that a thread finishes at once."""
 _OTHER_REGISTERS = 40
 """Of a thread, besides its sums and the fragments that it multiplies."""
-_MOST_DEEP = 65535
+_MOST_BLOCKS = 65535
 """Blocks along any but a launch's first dimension."""
 
 
@@ -237,7 +237,7 @@ class Plan:
             return False
         if tile.feed is Feed.THREADS and any(size % tile.threads for size in self._pieces):
             return False
-        if self.steps < 1 or self.matrices.batches * tile.split > _MOST_DEEP:
+        if self.steps < 1 or self.matrices.batches * tile.split > _MOST_BLOCKS:
             return False
         return (
             arch.warp <= tile.threads <= arch.threads

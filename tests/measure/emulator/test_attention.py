@@ -52,6 +52,17 @@ def test_what_is_done_to_scores_is_done(stack) -> None:
     checked(stack, causal, POINT.format(1, 1, 16, 2))
 
 
+def test_what_is_left_out_leaves_the_rest(stack) -> None:
+    """Whole steps of keys, by the lowest number or by infinity, and all keys of a query: the
+    largest so far stays, or rises from far below."""
+    from tests.paper_gpu import checked
+    from tests.products import whole_attention
+
+    for scores in ("lowest", "infinite", "all"):
+        module = whole_attention("bfloat16", 1, 1, (20, 100, 16, 16), scores)
+        checked(stack, module, POINT.format(1, 1, 32, 2))
+
+
 def test_heads_may_lie_apart(stack) -> None:
     """Keys turned, elements that are read alone, and nothing done to the scores."""
     from tests.paper_gpu import checked
@@ -79,8 +90,29 @@ def test_hoppers_groups_and_its_copy_engine_are_right(stack) -> None:
     apart = whole_attention("bfloat16", 2, 1, (64, 96, 40, 128), "causal", apart=True)
     point = POINT.format(4, 1, 96, 1) + " cores=groups"
     checked(stack, apart, point, f"{point} feed=engine")
-    many = whole_attention("float16", 1, 1, (192, 128, 128, 128))
-    checked(stack, many, POINT.format(8, 1, 128, 1) + " cores=groups feed=engine")
+    many = whole_attention("float16", 1, 1, (100, 300, 128, 128), "infinite")
+    checked(stack, many, POINT.format(8, 1, 96, 2) + " cores=groups feed=engine")
+
+
+@pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
+@pytest.mark.parametrize(("warps", "keys", "launched"), [(8, 128, 168), (12, 96, 128)])
+def test_registers_change_hands_as_far_as_there_are_any(
+    stack, warps: int, keys: int, launched: int
+) -> None:
+    """By the compiler's word: what a thread is launched with, and nothing spills."""
+    from tests.paper_gpu import trace_of
+    from tests.products import whole_attention
+
+    columns = 128 if warps == 8 else 64
+    module = whole_attention("float16", 1, 1, (192, 512, columns, columns))
+    point = POINT.format(warps, 1, keys, 2) + " cores=groups feed=engine"
+    path, _ = stack.kernel(module)
+    built = stack._build(path, stack.target, trace_of(module, point))
+    assert built.library is not None, built.failure
+    (taken,) = built.library.resources
+    assert (taken.registers, taken.spill_bytes) == (launched, 0)
+    more, fewer = {168: (240, 24), 128: (160, 24)}[launched]
+    assert warps * 32 * more + 128 * fewer <= (warps * 32 + 128) * launched
 
 
 def test_the_untuned_kernel_is_right_too(stack) -> None:

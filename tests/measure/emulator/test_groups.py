@@ -223,6 +223,20 @@ def test_registers_are_left_alone_until_they_were_waited_for(make, after: str) -
         product_of(*make(after=after))
 
 
+def test_rows_are_no_sums_that_are_still_made() -> None:
+    """Nor are sums put where rows are still read; but sums may be added to."""
+    again = "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {{{0}}}, {1}, %rd9, %p1, 1, 1, 0;"
+    again += "wgmma.commit_group.sync.aligned;"
+    own, others = (", ".join(f"%f{n + first}" for n in range(8)) for first in (0, 16))
+    product_of(*held(after=again.format(own, HELD) + WAIT))
+    early = "mov.b32 %r20, %f3;" + again.format(others, HELD) + WAIT
+    with pytest.raises(Race, match="registers that tensor cores still have"):
+        product_of(*held(after=early))
+    over = "mov.b32 %f3, %r20;" + again.format(own, HELD) + WAIT
+    with pytest.raises(Race, match="that tensor cores still have"):
+        product_of(*held(after=over))
+
+
 def test_registers_may_change_their_names_and_rows_be_read() -> None:
     """While tensor cores have them."""
     product_of(*simple(after="mov.f32 %f20, %f3;" + WAIT + "add.f32 %f21, %f20, %f20;"))
