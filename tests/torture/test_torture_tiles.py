@@ -34,6 +34,18 @@ def kind_of(way: Any) -> str:
     return f"{way.cores} {way.feed}{clusters}"
 
 
+def are_right(stack: Any, module: Any, space: Any, numbers: Sequence[int], words: Any) -> None:
+    """The kernel's points of these numbers."""
+    from tunefarm.search.space import Point
+
+    kernel = stack.kernel(module)
+    for number in numbers:
+        made = space.realise(Point(0, (number,)), 1)
+        assert made is not None
+        outcome = stack.screened(kernel, made.trace)
+        assert outcome.failure is None, (outcome.failure, words, space.ways[number])
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
@@ -41,7 +53,6 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
     from tests.products import drawn
     from tunefarm.devices.gpu import completed
     from tunefarm.devices.target import parse_target
-    from tunefarm.search.space import Point
     from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
 
     rng = random.Random(SEED)
@@ -56,12 +67,9 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
                 counts["no tile"] += 1
                 continue
             counts["kernels"] += 1
-            kernel = stack.kernel(module)
-            for number in picked(space.ways, rng):
-                made = space.realise(Point(0, (number,)), 1)
-                assert made is not None
-                outcome = stack.screened(kernel, made.trace)
-                assert outcome.failure is None, (outcome.failure, words, space.ways[number])
+            numbers = picked(space.ways, rng)
+            are_right(stack, module, space, numbers, words)
+            for number in numbers:
                 counts[kind_of(space.ways[number])] += 1
                 counts["shared sums"] += space.ways[number].split > 1
     report(**counts)
@@ -71,7 +79,6 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
 def test_rows_on_warps_are_right(tmp_path: Path, report) -> None:
     from tests.paper_gpu import TARGET, stack_on_paper
     from tests.rows import layer_norm, softmax, spread
-    from tunefarm.search.space import Point
     from tunefarm.search.spaces.warp_rows.space import WARP_ROWS
 
     rng = random.Random(SEED)
@@ -85,14 +92,9 @@ def test_rows_on_warps_are_right(tmp_path: Path, report) -> None:
             space = WARP_ROWS.space(module, TARGET)
             assert space is not None, (make.__name__, sizes)
             counts["kernels"] += 1
-            kernel = stack.kernel(module)
-            for number in rng.sample(range(len(space.ways)), min(3, len(space.ways))):
-                made = space.realise(Point(0, (number,)), 1)
-                assert made is not None
-                outcome = stack.screened(kernel, made.trace)
-                words = (make.__name__, dtype, sizes, space.ways[number])
-                assert outcome.failure is None, (outcome.failure, words)
-                counts[make.__name__] += 1
+            numbers = rng.sample(range(len(space.ways)), min(3, len(space.ways)))
+            are_right(stack, module, space, numbers, (make.__name__, dtype, sizes))
+            counts[make.__name__] += len(numbers)
     report(**counts)
 
 
@@ -104,7 +106,6 @@ def test_attention_is_right(arch: str, tmp_path: Path, report) -> None:
     from tunefarm.devices.gpu import completed
     from tunefarm.devices.target import parse_target
     from tunefarm.frontend.relax_attention import FEWEST_ROWS, MOST_DEEP
-    from tunefarm.search.space import Point
     from tunefarm.search.spaces.attention_tile.space import ATTENTION_TILES
 
     rng = random.Random(SEED)
@@ -123,11 +124,8 @@ def test_attention_is_right(arch: str, tmp_path: Path, report) -> None:
             space = ATTENTION_TILES.space(module, target)
             assert space is not None, words
             counts["kernels"] += 1
-            kernel = stack.kernel(module)
-            for number in picked(space.ways, rng):
-                made = space.realise(Point(0, (number,)), 1)
-                assert made is not None
-                outcome = stack.screened(kernel, made.trace)
-                assert outcome.failure is None, (outcome.failure, words, space.ways[number])
+            numbers = picked(space.ways, rng)
+            are_right(stack, module, space, numbers, words)
+            for number in numbers:
                 counts[kind_of(space.ways[number])] += 1
     report(**counts)
