@@ -35,7 +35,8 @@ _BINARY = {
     f"relax.{name}": getattr(relax.op, name)
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 }
-_VIEWS = ("relax.permute_dims", "relax.reshape")
+_ARRANGED = ("relax.permute_dims", "relax.reshape")
+_VIEWS = (*_ARRANGED, "relax.strided_slice")
 
 Step = Callable[[Any, Sequence[Any]], Any]
 """From a value and the kernel's arguments to the value after one more operator."""
@@ -227,16 +228,24 @@ class _Graph:
     def _viewed(self, value: Any) -> tuple[Any, tuple[Step, ...]]:
         """What a matrix is a rearrangement of, and how."""
         steps: list[Step] = []
-        while _is(call := self._value(value), *_VIEWS):
-            steps.insert(0, _view(call))
+        while True:
+            call = self._value(value)
+            if _is(call, *_VIEWS):
+                steps.insert(0, _view(call))
+            elif isinstance(call, relax.TupleGetItem) and _is(
+                split := self._value(call.tuple_value), "relax.split"
+            ):
+                steps.insert(0, _part(split, int(call.index)))
+                call = split
+            else:
+                return value, tuple(steps)
             value = call.args[0]
-        return value, tuple(steps)
 
     def _joined(self, call: Any) -> tuple[Any, tuple[Step, ...]]:
         """The last rearrangement of a product that nobody else reads, and how it comes to it."""
         steps: list[Step] = []
         while len(readers := self._readers.get(self._results[call], [])) == 1:
-            if not _is(readers[0], *_VIEWS):
+            if not _is(readers[0], *_ARRANGED):
                 break
             call = readers[0]
             steps.append(_view(call))
@@ -244,11 +253,21 @@ class _Graph:
 
 
 def _view(call: Any) -> Step:
-    if _is(call, "relax.reshape"):
-        shape = _shape(call)
-        return lambda value, _: relax.op.reshape(value, shape)
-    axes = call.attrs.axes
-    return lambda value, _: relax.op.permute_dims(value, axes)
+    return lambda value, _: relax.Call(call.op, [value, *call.args[1:]], call.attrs)
+
+
+def _part(split: Any, number: int) -> Step:
+    """One of those that a tensor is split into."""
+    axis, size = int(split.attrs.axis), split.attrs.indices_or_sections
+    shape = _shape(split.args[0])
+    assert shape is not None, "attention has a fixed shape"
+    if isinstance(size, int | tvm.tirx.IntImm):
+        each = -(-shape[axis] // int(size))
+        first, end = number * each, min((number + 1) * each, shape[axis])
+    else:
+        ends = [0, *(int(one) for one in size), shape[axis]]
+        first, end = ends[number : number + 2]
+    return lambda value, _: relax.op.strided_slice(value, [axis], [first], [end])
 
 
 def _step(call: Any, place: int, others: list[Any]) -> Step:

@@ -20,6 +20,7 @@ from tunefarm.frontend.exponentials import exponentials
 from tunefarm.frontend.pass_log import PassLog, run_passes
 from tunefarm.frontend.program import TensorSpec, TuningTask
 from tunefarm.frontend.relax_half import sum_in_float32
+from tunefarm.frontend.relax_spelled import Spelled
 from tunefarm.frontend.tir import (
     argument_specs,
     free_arguments,
@@ -52,6 +53,7 @@ def from_onnx(model: onnx.ModelProto, log: PassLog) -> tvm.IRModule:
 
 def simplify(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
     passes = [
+        Spelled(),
         transform.DecomposeOpsForInference(),
         transform.CanonicalizeBindings(),
         transform.FoldConstant(),

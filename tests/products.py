@@ -96,9 +96,11 @@ def whole_attention(
     sizes: tuple[int, int, int, int],
     scores: str = "scale",
     apart: bool = False,
+    packed: bool = False,
 ) -> tvm.IRModule:
     """`sizes`: queries, keys, what both have of, and what values have; heads lie side by side, in
-    what goes in and what comes out, or `apart`, keys turned. `scores`: what is done to them:
+    what goes in and what comes out, or `apart`, keys turned, or queries, keys and values of as many
+    elements `packed` in one tensor. `scores`: what is done to them:
     nothing, ``scale``, ``mask``, another tensor added for each head, or one that is the same for
     all: ``causal`` leaves out what is later, ``lowest`` and ``infinite`` the first forty keys by
     such numbers, ``all`` of every third query everything."""
@@ -112,16 +114,20 @@ def whole_attention(
         return te.placeholder((batches_, many, *shape), dtype, name)
 
     q, k, v = given("q", rows, depth), given("k", keys, depth), given("v", keys, columns)
+    all_of_them = te.placeholder((batches_, rows, _long([3])[0], many, depth), dtype, "qkv")
 
     def at(tensor: Any, b: Any, h: Any, line: Any, term: Any) -> Any:
-        if not apart:
+        if packed:
+            place = (b, line, [q, k, v].index(tensor), h, term)
+            tensor = all_of_them
+        elif not apart:
             place = (b, line, h, term)
         else:
             place = (b, h, term, line) if tensor is k else (b, h, line, term)
         return _wide(tensor, place, dtype)
 
     d, j = te.reduce_axis((0, depth), "d"), te.reduce_axis((0, keys), "j")
-    inputs = [q, k, v]
+    inputs = [all_of_them] if packed else [q, k, v]
     made = te.compute(
         (batches_, many, rows, keys),
         lambda b, h, i, j: te.sum(at(q, b, h, i, d) * at(k, b, h, j, d), d),

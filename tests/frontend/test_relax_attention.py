@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import parse_target
 from tunefarm.frontend.dtypes import rounding
 from tunefarm.frontend.half import narrowed
@@ -30,7 +31,7 @@ def network(kind: str) -> onnx.ModelProto:
             ``scaled`` (queries and keys, before their product), ``masked`` (another tensor
             added), ``factor`` and ``by`` (scores multiplied, from either side), ``told`` (by a
             number that only a run tells), ``chosen`` (scores of the later replaced), ``shared``
-            (keys are values as well),
+            (keys are values as well), ``packed`` (all from one product, that is split),
             ``seen`` (its weights are used twice), ``few`` (a handful of queries), ``wide`` (heads
             of 256).
     """
@@ -55,10 +56,17 @@ def network(kind: str) -> onnx.ModelProto:
     some = x
     if kind == "few":
         some = writer.node("Slice", x, *(writer.integers([n]) for n in (0, rows, 1)))
-    q = split(dense(some), rows, [0, 2, 1, 3])
-    kept = dense(x)
+    if kind == "packed":
+        many = writer.constant(writer.normal(HIDDEN, 3 * hidden) / np.sqrt(HIDDEN))
+        wide = writer.node("MatMul", x, many)
+        ends = [writer.integers([hidden * n]) for n in range(4)]
+        axis = writer.integers([2])
+        q, kept, v = (writer.node("Slice", wide, ends[n], ends[n + 1], axis) for n in range(3))
+    else:
+        q, kept = dense(some), dense(x)
+        v = kept if kind == "shared" else dense(x)
+    q, v = split(q, rows, [0, 2, 1, 3]), split(v, TOKENS, [0, 2, 1, 3])
     k = split(kept, TOKENS, [0, 2, 3, 1])
-    v = split(kept if kind == "shared" else dense(x), TOKENS, [0, 2, 1, 3])
     if kind == "scaled":
         root = writer.constant(size**-0.25)
         q, k = (writer.node("Mul", one, root) for one in (q, k))
@@ -114,6 +122,7 @@ def attentions(program: Program) -> int:
         ("factor", ["matmul_cast"] * 3),
         ("by", ["matmul_cast"] * 3),
         ("shared", ["matmul_cast"] * 2),
+        ("packed", ["matmul_cast"]),
     ],
 )
 def test_attention_is_one_kernel_that_computes_what_it_did(
@@ -182,3 +191,56 @@ def test_networks_of_the_zoo_have_an_attention_for_each_layer(tmp_path: Path) ->
     assert not [task for task in program.tasks if "transpose" in task.name]
     (noted,) = (p for p in program.evidence["passes"] if p["pass"] == "relax.gather_attention")
     assert noted["detail"] == "attentions as one kernel: 2"
+
+
+@pytest.mark.parametrize("target", ["llvm:num-cores=2", "cuda:arch=sm_90", "cuda:arch=sm_75"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_attention_that_is_one_operator_is_spelled_out(
+    tmp_path: Path, target: str, bias: bool
+) -> None:
+    """As ONNX Runtime's optimiser writes it; it has a schedule on any target, and where it is one
+    kernel its parts are read where one product has put them."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    of, half = parse_target(target), target.startswith("cuda")
+    of = completed(of) if half else of
+    model = one_operator(bias)
+    path = tmp_path / "m.onnx"
+    path.write_bytes((narrowed(model, "float16") if half else model).SerializeToString())
+    run_import(ImportRequest(path, tmp_path / "program", of))
+    program = load_program(tmp_path / "program")
+    names = [task.name for task in program.tasks]
+    gathered = target == "cuda:arch=sm_90"
+    assert ("attention" in names) == gathered
+    if gathered:
+        assert sorted(names) == ["attention", "matmul_cast_add"]
+    for task in program.tasks:
+        assert design_space(replay.load_workload(program.workload(task.id)), of)
+    x = np.random.default_rng(0).normal(size=(1, TOKENS, HIDDEN)).astype("f2" if half else "f4")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (wanted,) = session.run(None, {"hidden": x.astype(np.float32)})
+    off = 8 * rounding("float16") if half else 1e-5
+    np.testing.assert_allclose(computed(program, x), wanted, atol=off * abs(wanted).max())
+
+
+def one_operator(bias: bool) -> onnx.ModelProto:
+    rng = np.random.default_rng(1)
+    constants = {
+        "weights": rng.normal(size=(HIDDEN, 3 * HIDDEN)) / np.sqrt(HIDDEN),
+        "offsets": rng.normal(size=3 * HIDDEN),
+        "bias": rng.normal(size=(1, HEADS, TOKENS, TOKENS)),
+    }
+    inputs = ["hidden", "weights", "offsets", *(["", "", "bias"] if bias else [])]
+    node = onnx.helper.make_node(
+        "Attention", inputs, ["result"], domain="com.microsoft", num_heads=HEADS
+    )
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, TOKENS, HIDDEN])
+        for name in ("hidden", "result")
+    ]
+    kept = [onnx.numpy_helper.from_array(v.astype("f4"), k) for k, v in constants.items()]
+    kept = kept if bias else kept[:2]
+    graph = onnx.helper.make_graph([node], "attention", ends[:1], ends[1:], kept)
+    opsets = [onnx.helper.make_opsetid(*one) for one in (("", 17), ("com.microsoft", 1))]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)

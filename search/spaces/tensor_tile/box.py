@@ -51,9 +51,11 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An operand's dimensions, innermost first."""
+    """An operand's dimensions, innermost first; `first`: element of the buffer that it begins
+    with."""
 
     dimensions: tuple[Dimension, ...]
+    first: int = 0
 
     @property
     def rank(self) -> int:
@@ -77,7 +79,8 @@ def tensor_of(
         return None
     maybe, first = strides_of(block, operand.indices, operand.buffer.shape)
     strides = [one for one in maybe if one is not None]
-    if first != 0 or len(strides) < len(maybe):
+    size = numpy_dtype(str(operand.buffer.dtype)).itemsize
+    if first is None or first * size % _ALIGNED or len(strides) < len(maybe):
         return None
     found: list[Dimension] = []
     for along, axes in (
@@ -91,7 +94,6 @@ def tensor_of(
             return None
         found += joined
     found.sort(key=lambda one: one.stride)
-    size = numpy_dtype(str(operand.buffer.dtype)).itemsize
     inner, *outer = found
     if inner.stride != 1 or inner.along is Along.BATCHES or len(found) > MOST_RANK:
         return None
@@ -102,7 +104,7 @@ def tensor_of(
         if one.stride < least or one.stride * size % _ALIGNED:
             return None
         least = one.stride * one.extent
-    return Tensor(tuple(found))
+    return Tensor(tuple(found), first)
 
 
 def strides_of(

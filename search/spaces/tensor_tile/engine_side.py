@@ -8,12 +8,13 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir.expr import Var
+from tvm.sym import Analyzer
 
 from tunefarm.search.spaces.tensor_tile import engine_text as engine
 from tunefarm.search.spaces.tensor_tile.box import Along, Tensor
 from tunefarm.search.spaces.tensor_tile.copies import Side
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
-from tunefarm.search.spaces.written import call, number, once, when
+from tunefarm.search.spaces.written import call, coordinates, number, once, when
 
 _SWIZZLES = {32: 1, 64: 2, 128: 3}
 """What the driver calls an exchange of pieces within as many bytes (``CUtensorMapSwizzle``)."""
@@ -93,6 +94,17 @@ class EngineSide:
     def address(self) -> Any:
         return tirx.address_of(self._map)
 
+    @property
+    def _begins(self) -> Any:
+        """Where the tensor does."""
+        buffer, first = self._side.operand.buffer, self._tensor.first
+        if not first:
+            return buffer.data
+        shape = [int(size) for size in buffer.shape]
+        places = coordinates(tirx.const(first, str(buffer.shape[0].ty.dtype)), shape)
+        analyzer = Analyzer()
+        return tirx.address_of(tirx.BufferLoad(buffer, [analyzer.simplify(p) for p in places]))
+
     def told(self) -> Any:
         """By the host, of the tensor and the box: a panel of the tile."""
         layout, dimensions = self.layout, self._tensor.dimensions
@@ -103,7 +115,7 @@ class EngineSide:
                 box[n] = self._panel if n == 0 else self._lines
         encoded = tirx.tensormap_encode_tiled(
             self._map,
-            self._side.operand.buffer.data,
+            self._begins,
             *(one.extent for one in dimensions),
             *(one.stride * size for one in dimensions[1:]),
             *box,

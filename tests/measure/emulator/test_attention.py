@@ -90,6 +90,8 @@ def test_hoppers_groups_and_its_copy_engine_are_right(stack) -> None:
     apart = whole_attention("bfloat16", 2, 1, (64, 96, 40, 128), "causal", apart=True)
     point = POINT.format(4, 1, 96, 1) + " cores=groups"
     checked(stack, apart, point, f"{point} feed=engine")
+    packed = whole_attention("float16", 2, 3, (96, 96, 40, 40), packed=True)
+    checked(stack, packed, POINT.format(4, 1, 32, 2) + " cores=groups feed=engine")
     many = whole_attention("float16", 1, 1, (100, 300, 128, 128), "infinite")
     checked(stack, many, POINT.format(8, 1, 96, 2) + " cores=groups feed=engine")
 
