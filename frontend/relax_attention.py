@@ -36,7 +36,10 @@ _BINARY = {
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 }
 _ARRANGED = ("relax.permute_dims", "relax.reshape")
-_VIEWS = (*_ARRANGED, "relax.strided_slice")
+_VIEWS = (
+    *(*_ARRANGED, "relax.strided_slice"),
+    *("relax.expand_dims", "relax.squeeze", "relax.broadcast_to"),
+)
 
 Step = Callable[[Any, Sequence[Any]], Any]
 """From a value and the kernel's arguments to the value after one more operator."""

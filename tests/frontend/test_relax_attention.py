@@ -32,6 +32,7 @@ def network(kind: str) -> onnx.ModelProto:
             added), ``factor`` and ``by`` (scores multiplied, from either side), ``told`` (by a
             number that only a run tells), ``chosen`` (scores of the later replaced), ``shared``
             (keys are values as well), ``packed`` (all from one product, that is split),
+            ``grouped`` (one head of keys and values for all),
             ``seen`` (its weights are used twice), ``few`` (a handful of queries), ``wide`` (heads
             of 256).
     """
@@ -40,13 +41,16 @@ def network(kind: str) -> onnx.ModelProto:
     hidden = size * heads
     rows = 5 if kind == "few" else TOKENS
 
-    def dense(x: str) -> str:
-        weights = writer.constant(writer.normal(HIDDEN, hidden) / np.sqrt(HIDDEN))
+    def dense(x: str, columns: int = hidden) -> str:
+        weights = writer.constant(writer.normal(HIDDEN, columns) / np.sqrt(HIDDEN))
         return writer.node("MatMul", x, weights)
 
-    def split(x: str, count: int, order: list[int]) -> str:
-        apart = writer.node("Reshape", x, writer.integers([1, count, heads, size]))
+    def split(x: str, count: int, order: list[int], own: int = heads) -> str:
+        apart = writer.node("Reshape", x, writer.integers([1, count, own, size]))
         turned = writer.node("Transpose", apart, perm=order)
+        if own < heads:
+            sizes = [(1, count, heads, size)[n] for n in order]
+            return writer.node("Expand", turned, writer.integers(sizes))
         if kind != "batches":
             return turned
         sizes = [(1, count, heads, size)[n] for n in order[1:]]
@@ -65,8 +69,11 @@ def network(kind: str) -> onnx.ModelProto:
     else:
         q, kept = dense(some), dense(x)
         v = kept if kind == "shared" else dense(x)
-    q, v = split(q, rows, [0, 2, 1, 3]), split(v, TOKENS, [0, 2, 1, 3])
-    k = split(kept, TOKENS, [0, 2, 3, 1])
+    own = heads
+    if kind == "grouped":
+        own, kept, v = 1, dense(x, size), dense(x, size)
+    q, v = split(q, rows, [0, 2, 1, 3]), split(v, TOKENS, [0, 2, 1, 3], own)
+    k = split(kept, TOKENS, [0, 2, 3, 1], own)
     if kind == "scaled":
         root = writer.constant(size**-0.25)
         q, k = (writer.node("Mul", one, root) for one in (q, k))
@@ -123,6 +130,7 @@ def attentions(program: Program) -> int:
         ("by", ["matmul_cast"] * 3),
         ("shared", ["matmul_cast"] * 2),
         ("packed", ["matmul_cast"]),
+        ("grouped", ["matmul_cast"] * 3),
     ],
 )
 def test_attention_is_one_kernel_that_computes_what_it_did(
