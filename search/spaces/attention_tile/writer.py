@@ -132,9 +132,7 @@ class AttentionWriter(Writer):
 
         text_ = [self._copied(queries, plan.first.left, self._start, self._row, number(0))]
         for first in range(ahead):
-            if first < steps:
-                text_.append(copies(number(first), number(first)))
-            text_.append(begun)
+            text_ += [copies(number(first), number(first)), begun]
         met = call(shared.copies_met(ahead - 1, plan.first.grouped))
         text_ += self._begun(met)
 
