@@ -28,7 +28,7 @@ def test_scores_come_in_steps_and_in_one(stack) -> None:
     from tests.paper_gpu import checked
     from tests.products import whole_attention
 
-    even = whole_attention("float16", 1, 2, (64, 128, 64, 64))
+    even = whole_attention("float16", 1, 2, (64, 128, 32, 64))
     checked(
         stack,
         even,
@@ -83,7 +83,7 @@ def test_hoppers_groups_and_its_copy_engine_are_right(stack) -> None:
     from tests.paper_gpu import checked
     from tests.products import whole_attention
 
-    beside = whole_attention("float16", 1, 2, (100, 200, 64, 64), "mask")
+    beside = whole_attention("float16", 1, 1, (100, 200, 64, 64), "mask")
     one, two = POINT.format(4, 1, 32, 3), POINT.format(8, 1, 64, 4)
     for point in (one, two):
         checked(stack, beside, f"{point} cores=groups", f"{point} cores=groups feed=engine")
@@ -92,7 +92,7 @@ def test_hoppers_groups_and_its_copy_engine_are_right(stack) -> None:
     checked(stack, apart, point, f"{point} feed=engine")
     packed = whole_attention("float16", 2, 3, (96, 96, 40, 40), packed=True)
     checked(stack, packed, POINT.format(4, 1, 32, 2) + " cores=groups feed=engine")
-    many = whole_attention("float16", 1, 1, (100, 300, 128, 128), "infinite")
+    many = whole_attention("float16", 1, 1, (100, 200, 128, 128), "infinite")
     checked(stack, many, POINT.format(8, 1, 96, 2) + " cores=groups feed=engine")
 
 
