@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tunefarm.devices.gpu import arch_of, completed
 from tunefarm.devices.target import parse_target
 from tunefarm.frontend.relax_attention import FEWEST_ROWS, MOST_DEEP
-from tunefarm.search.space import Point
 from tunefarm.search.spaces.attention_tile.tile import (
     AttentionTile,
     Figures,
@@ -255,9 +254,8 @@ def test_what_only_looks_like_attention_is_none(old: str, new: str) -> None:
 
 @pytest.mark.tvm
 def test_a_trace_stands_for_one_kernel() -> None:
-    import tvm_ffi
-
     from tests.products import whole_attention
+    from tests.written import traces_stand_for_kernels
     from tunefarm.search import replay
     from tunefarm.search.spaces import design_space
     from tunefarm.search.spaces.attention_tile.space import ATTENTION_TILES
@@ -265,13 +263,7 @@ def test_a_trace_stands_for_one_kernel() -> None:
     module = whole_attention("float16", 1, 2, (64, 96, 64, 64), "mask")
     space = ATTENTION_TILES.space(module, CUDA)
     assert space is not None
-    for number in (0, len(space.ways) - 1):
-        made = space.realise(Point(0, (number,)), 1)
-        assert made is not None
-        assert space.locate(made.trace) == made.point
-        assert len(made.features) == len(space.describe(made.point).figures)
-        kernels = (replay.scheduled_function(module, CUDA, made.trace) for _ in range(2))
-        assert len({tvm_ffi.structural_hash(one) for one in kernels}) == 1
+    traces_stand_for_kernels(space, module, CUDA, (0, len(space.ways) - 1))
     whole = design_space(module, CUDA)
     about = whole.describe(min(whole.modelled(), key=lambda one: one.seconds).point)
     assert about is not None

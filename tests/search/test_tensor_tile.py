@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tunefarm.devices.gpu import arch_of, completed
 from tunefarm.devices.target import parse_target
-from tunefarm.search.space import Point
 from tunefarm.search.spaces.tensor_tile.layout import CHUNK, TileLayout
 from tunefarm.search.spaces.tensor_tile.tile import (
     Cores,
@@ -366,10 +365,8 @@ def test_other_kernels_are_no_products() -> None:
 
 @pytest.mark.tvm
 def test_a_trace_stands_for_one_kernel() -> None:
-    import tvm_ffi
-
     from tests.products import product
-    from tunefarm.search import replay
+    from tests.written import traces_stand_for_kernels
     from tunefarm.search.spaces.tensor_tile.space import KEPT, TENSOR_TILES
 
     module = product("float16", (256, 256, 256), after="bias")
@@ -378,14 +375,7 @@ def test_a_trace_stands_for_one_kernel() -> None:
     seconds = [one.seconds for one in space.modelled()]
     assert seconds == sorted(seconds)
     assert len(seconds) == KEPT
-    for number in (0, 100, 511):
-        made = space.realise(Point(0, (number,)), 1)
-        assert made is not None
-        assert space.locate(made.trace) == made.point == Point(0, (number,))
-        assert len(made.features) == len(space.describe(made.point).figures)
-        kernels = (replay.scheduled_function(module, CUDA, made.trace) for _ in range(2))
-        assert len({tvm_ffi.structural_hash(one) for one in kernels}) == 1
-    assert space.locate("[[],[]]") is None
+    traces_stand_for_kernels(space, module, CUDA, (0, 100, 511))
 
 
 @pytest.mark.tvm

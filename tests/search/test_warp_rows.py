@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tunefarm.devices.gpu import arch_of, completed
 from tunefarm.devices.target import parse_target
-from tunefarm.search.space import Point
 from tunefarm.search.spaces.warp_rows.point import (
     MOST_HELD,
     RowFigures,
@@ -125,23 +124,15 @@ def test_other_kernels_are_no_rows() -> None:
 
 @pytest.mark.tvm
 def test_a_trace_stands_for_one_kernel() -> None:
-    import tvm_ffi
-
     from tests.rows import softmax
-    from tunefarm.search import replay
+    from tests.written import traces_stand_for_kernels
     from tunefarm.search.spaces import design_space
     from tunefarm.search.spaces.warp_rows.space import WARP_ROWS
 
     module = softmax("float16", 128, 512)
     space = WARP_ROWS.space(module, CUDA)
     assert space is not None
-    for number in (0, len(space.ways) - 1):
-        made = space.realise(Point(0, (number,)), 1)
-        assert made is not None
-        assert space.locate(made.trace) == made.point
-        assert len(made.features) == len(space.describe(made.point).figures)
-        kernels = (replay.scheduled_function(module, CUDA, made.trace) for _ in range(2))
-        assert len({tvm_ffi.structural_hash(one) for one in kernels}) == 1
+    traces_stand_for_kernels(space, module, CUDA, (0, len(space.ways) - 1))
     whole = design_space(module, CUDA)
     first = min(whole.modelled(), key=lambda one: one.seconds)
     about = whole.describe(first.point)
