@@ -1,14 +1,12 @@
 """Kernels on a GPU beside PyTorch's: built anywhere, measured by one bundle, put side by side.
 
-    python benchmarks/gpu.py build DIR [--arch sm_90] [--tried 24] [--kernels A,B]
-    python DIR/gpu.bundle && python benchmarks/gpu_rivals.py DIR/rivals.json   (where the GPU is)
-    python benchmarks/gpu.py table DIR
+    python benchmarks/gpu.py DIR [--arch sm_90] [--tried 24] [--kernels A,B]
+    python benchmarks/gpu_lease.py OUT DIR                            (where the GPU is)
 
 Of each kernel the untuned schedule and the first of its design space are built, in the order of the
 hardware model; each that runs must compute what the untuned one does. One kernel more writes where
-it must not: its process has to die, and the next ones have to be measured all the same. The second
-line needs the driver, Python, NumPy and PyTorch; nothing of tunefarm is installed there. For
-another Python than this one, see `wheels/` in docs/gpu.md.
+it must not: its process has to die, and the next ones have to be measured all the same. For another
+Python than this one there, see `wheels/` in docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -16,14 +14,16 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tvm
 from crossbuild import (
+    ATTENTION_FED,
+    CLUSTERS,
+    FED,
     attention,
     elements,
     kinds_of,
@@ -37,6 +37,7 @@ from crossbuild import (
     target_of,
 )
 from gpu_shapes import ATTENTION, CONVOLUTIONS, LONG_ATTENTION, PRODUCTS, said
+from gpu_tables import KERNELS, PLANTED, UNTUNED
 from tvm import te, topi
 
 from tunefarm.devices.target import Target
@@ -45,7 +46,7 @@ from tunefarm.frontend.relax_passes import flops_of
 from tunefarm.frontend.tir import argument_specs
 from tunefarm.home import write_atomically
 from tunefarm.measure.build import Builder, BuildRequest
-from tunefarm.measure.bundle import read_report, report_of, write_bundle
+from tunefarm.measure.bundle import write_bundle
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.files import needs
 from tunefarm.measure.protocol import Protocol
@@ -54,10 +55,11 @@ from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.scheduler.exchange import WHEELS
 
 COMPILE_LIMIT_S = 300.0
-PARTS = ("attention q k", "attention softmax", "attention p v")
-"""Of attention, which `table` has as their sum: rivals have one kernel, as we have in 16 bits."""
-_IN_THREE = "attention in three"
-PLANTED = "planted fault"
+RUN_LIMIT_S, LARGE_LIMIT_S = 8.0, 30.0
+"""For which a schedule may run, and all that is compared meanwhile: one that hangs costs as much.
+The host looks at the largest products' 67 million elements for seconds."""
+FIRST = 2
+"""Schedules of a kernel and a kind that are measured before all others."""
 
 
 def product(size: int, dtype: str) -> list[Any]:
@@ -114,20 +116,13 @@ def planted() -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    building = commands.add_parser("build")
-    building.add_argument("directory", type=Path)
-    building.add_argument("--arch", default="sm_90")
-    building.add_argument("--tried", type=int, default=24)
-    building.add_argument("--kernels", default="")
-    table_ = commands.add_parser("table")
-    table_.add_argument("directory", type=Path)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--tried", type=int, default=24)
+    parser.add_argument("--kernels", default="")
     a = parser.parse_args()
-    if a.command == "build":
-        chosen = {n: f for n, f in kernels().items() if n in a.kernels.split(",") or not a.kernels}
-        build(a.directory, a.arch, a.tried, chosen)
-    else:
-        print(table(a.directory))
+    chosen = {n: f for n, f in kernels().items() if n in a.kernels.split(",") or not a.kernels}
+    build(a.directory, a.arch, a.tried, chosen)
 
 
 def build(
@@ -135,34 +130,57 @@ def build(
 ) -> None:
     root = directory / "files"
     builder = Builder(COMPILE_LIMIT_S)
-    requests: list[ScreenRequest] = []
-    rows: list[dict[str, Any]] = []
-    protocol = Protocol(run_limit_s=60.0)
+    made: list[tuple[dict[str, str], ScreenRequest]] = []
     for number, (name, make) in enumerate(chosen.items()):
         function = te.create_prim_func(make()).with_attr("global_symbol", "main")
         module = tvm.IRModule({"main": function})
         dtype = name.rpartition(" ")[2]
         target = target_of(arch, dtype)
         ways = schedules(module, target, tried, kinds_of(dtype))
-        made = _requests(builder, root, f"k{number}", module, target, ways, protocol)
-        requests += [request for _, request in made]
-        rows += [{"kernel": name, "schedule": how} for how, _ in made]
-        print(f"{name}: {len(made)} of {len(ways)} built", flush=True)
+        protocol = Protocol(run_limit_s=LARGE_LIMIT_S if "8192" in name else RUN_LIMIT_S)
+        mine = _requests(builder, root, f"k{number}", module, target, ways, protocol)
+        made += [({"kernel": name, "schedule": how}, request) for how, request in mine]
+        print(f"{name}: {len(mine)} of {len(ways)} built", flush=True)
         if not number:  # between two kernels, so that those behind it show what it leaves
             good, bad = (
-                _requests(builder, root, stem, module, target, [("untuned", "")], protocol)[0][1]
+                _requests(builder, root, stem, module, target, [(UNTUNED, "")], protocol)[0][1]
                 for stem, module in (("sound", sound_twin()), ("fault", planted()))
             )
-            requests += [good, ScreenRequest(bad.library, good.facts, protocol, None)]
-            rows += [{"kernel": "sound twin", "schedule": "untuned"}]
-            rows += [{"kernel": PLANTED, "schedule": PLANTED}]
+            fault = ScreenRequest(bad.library, good.facts, protocol, None)
+            made.append(({"kernel": "sound twin", "schedule": UNTUNED}, good))
+            made.append(({"kernel": PLANTED, "schedule": PLANTED}, fault))
     builder.close()
+    made = in_passes(made)
+    rows, requests = [row for row, _ in made], [request for _, request in made]
     files = [file for one in requests for file in needs(one) if file.exists()]
     runtime = runtime_files(directory / WHEELS, for_gpu=True)
-    path = directory / "gpu.bundle"
-    write_bundle(path, "gpu", target_of(arch), "", requests, root, files, runtime)
+    path = directory / KERNELS
+    target = target_of(arch)
+    # References of large kernels are gigabytes, and the table does not need them.
+    write_bundle(path, "gpu", target, "", requests, root, files, runtime, returns=False)
     write_atomically(directory / "kernels.json", (json.dumps(rows, indent=1) + "\n").encode())
     print(f"{path}: {len(requests)} measurements, {path.stat().st_size / 2**20:.0f} MiB")
+
+
+Made = tuple[dict[str, str], ScreenRequest]
+"""A row of the table, and what measures it."""
+
+
+def in_passes(made: list[Made], key: str = "kernel") -> list[Made]:
+    """In the order of what is most worth knowing, for a machine that is lent for minutes: untuned
+    schedules and the first few of each kind that runs by threads alone; then what asks for
+    hardware that waits for signals, and could wait for ever; then all the others."""
+    seen: Counter[tuple[str, str]] = Counter()
+
+    def turn(one: Made) -> int:
+        row, _ = one
+        seen[row[key], row["schedule"]] += 1
+        if seen[row[key], row["schedule"]] > FIRST:
+            return 2
+        return int(row["schedule"] in (FED, CLUSTERS, ATTENTION_FED))
+
+    turns = [(turn(one), one) for one in made]
+    return [one for number in range(3) for at, one in turns if at == number]
 
 
 def _requests(
@@ -192,75 +210,6 @@ def _requests(
         if not trace:
             return []
     return found
-
-
-def table(directory: Path) -> str:
-    """Fastest of ours by kernel, in microseconds, and the rivals' times as ratios to it."""
-    rows = json.loads((directory / "kernels.json").read_text())
-    report = read_report(report_of(directory / "gpu.bundle"), directory)
-    rivals_file = directory / "rivals.json"
-    rivals = json.loads(rivals_file.read_text()) if rivals_file.exists() else {"kernels": {}}
-    names = sorted({name for times in rivals["kernels"].values() for name in times})
-    paper = ", whose times are no evidence" if report.device.is_emulated else ""
-    lines = [
-        f"{report.device.sku}{paper}; rivals: {rivals.get('versions', 'none')}\n",
-        "| kernel | untuned us | tuned us | by | right, of | " + " | ".join(names) + " |",
-        "|---" * (5 + len(names)) + "|",
-    ]
-    rows_of = {
-        kernel: _row([o for o in enumerate(rows) if o[1]["kernel"] == kernel], report.answers)
-        for kernel in dict.fromkeys(row["kernel"] for row in rows)
-    }
-    for dtype in ("float16", "float32"):
-        parts = [rows_of.get(f"{part} {dtype}") for part in PARTS]
-        if all(part is not None and part.best_s for part in parts):
-            rows_of[f"{_IN_THREE} {dtype}"] = _together([part for part in parts if part])
-    for kernel, row in rows_of.items():
-        times = rivals["kernels"].get(kernel.replace(_IN_THREE, "attention"), {})
-        ratios = [
-            f"{times[n] / row.best_s:.2f}" if times.get(n) and row.best_s else "-" for n in names
-        ]
-        lines.append("| " + " | ".join([kernel, *row.cells(), *ratios]) + " |")
-    return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A kernel's untuned time and its best, in seconds; 0 where there is none."""
-
-    untuned_s: float
-    best_s: float
-    by: str
-    right: int
-    tried: int
-
-    def cells(self) -> list[str]:
-        times = [f"{one * 1e6:.1f}" if one else "-" for one in (self.untuned_s, self.best_s)]
-        return [*times, self.by, f"{self.right}, {self.tried}"]
-
-
-def _row(mine: list[Any], answers: Any) -> Row:
-    times = {
-        n: statistics.median(answers[n].screening.samples)
-        for n, _ in mine
-        if n in answers and answers[n].screening is not None
-    }
-    if not times:
-        failures = {answers[n].failure.kind.value for n, _ in mine if n in answers}
-        return Row(0.0, 0.0, ", ".join(sorted(failures)) or "not run", 0, len(mine))
-    best = min(times, key=lambda n: times[n])
-    how = next(row["schedule"] for n, row in mine if n == best)
-    return Row(times.get(mine[0][0], 0.0), times[best], how, len(times), len(mine))
-
-
-def _together(parts: list[Row]) -> Row:
-    return Row(
-        sum(part.untuned_s for part in parts),
-        sum(part.best_s for part in parts),
-        "the three together",
-        sum(part.right for part in parts),
-        sum(part.tried for part in parts),
-    )
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 zoo's encoder), on the GPU of this machine; needs PyTorch, for ResNet-50 torchvision, and
 `gpu_shapes.py` alone.
 
-    python gpu_rivals.py RESULTS.json [--seconds 0.2] [--inductor-s 240] [--kernels A,B]
+    python gpu_rivals.py RESULTS.json [--seconds 0.2] [--for 300] [--kernels A,B]
 
-Eager (cuBLAS, cuDNN), then for as long as it is given Inductor with its widest search (which uses
-Triton), in float16 first, then eager once more: how far the two differ is what the GPU's clocks did
-meanwhile. What there is is written after each kernel.
+Eager (cuBLAS, cuDNN), then Inductor with its widest search (which uses Triton), one of each sort in
+turns, in float16 first, for as long as leaves time for eager once more: how far the two differ is
+what the GPU's clocks did meanwhile. What there is is written after each kernel.
 
 Medians over samples of several calls between two events of the device, in a graph, with everything
 at hand, as `gpu.py`'s bundle has it; float32 without tf32, and where rows are called so with it.
@@ -153,12 +153,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--seconds", type=float, default=0.2)
-    parser.add_argument("--inductor-s", type=float, default=240.0)
+    parser.add_argument("--for", dest="limit_s", type=float, default=300.0)
     parser.add_argument("--kernels", default="")
     a = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     rows: dict[str, dict[str, float]] = {}
-    until: float | None = None
+    began = time.monotonic()
+    reserve_s = 0.0
 
     def kept() -> None:
         about = {"device": torch.cuda.get_device_name(), "versions": versions()}
@@ -166,14 +167,17 @@ def main() -> None:
 
     for rival in (EAGER, INDUCTOR, LATER):
         if rival == INDUCTOR:
-            until = time.monotonic() + a.inductor_s
+            reserve_s = 1.2 * (time.monotonic() - began)
         for kind in TYPES:
             torch.backends.cuda.matmul.allow_tf32 = kind == TF32
             torch.backends.cudnn.allow_tf32 = kind == TF32
-            for name, (function, arguments) in {**networks(kind), **kernels(kind)}.items():
+            named = {**kernels(kind), **networks(kind)}
+            for name in in_turns(list(named)) if rival == INDUCTOR else list(named):
+                function, arguments = named[name]
                 if a.kernels and name not in a.kernels.split(","):
                     continue
-                if rival == INDUCTOR and until is not None and time.monotonic() > until:
+                left_s = a.limit_s - (time.monotonic() - began)
+                if rival == INDUCTOR and left_s < reserve_s:
                     print(f"{name}: no time for {rival}", flush=True)
                     continue
                 found = timed(rival, function, arguments, a.seconds, name.startswith("network"))
@@ -183,6 +187,15 @@ def main() -> None:
                 rows.setdefault(name, {})[rival] = found
                 print(f"{name}: {rival} {found * 1e6:.1f} us", flush=True)
                 kept()
+
+
+def in_turns(names: list[str]) -> list[str]:
+    """One of each sort, a sort being a first word, then another one of each."""
+    sorts: dict[str, list[str]] = {}
+    for name in names:
+        sorts.setdefault(name.partition(" ")[0], []).append(name)
+    longest = max(map(len, sorts.values()), default=0)
+    return [of[n] for n in range(longest) for of in sorts.values() if n < len(of)]
 
 
 def versions() -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from tunefarm.durations import seconds_of
 from tunefarm.errors import TunefarmError
 
 if TYPE_CHECKING:
@@ -54,21 +55,14 @@ class Duration(click.ParamType[float]):
     """Seconds from ``90``, ``90s``, ``30m``, ``1h30m``."""
 
     name = "duration"
-    _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}  # noqa: RUF012 - click's base is not annotated
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         if isinstance(value, float):
             return value
-        text = str(value).strip().lower()
-        seconds = 0.0
-        if re.fullmatch(r"\d+(\.\d+)?", text):
-            seconds = float(text)
-        elif re.fullmatch(r"(\d+(\.\d+)?[hms])+", text):
-            parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
-            seconds = sum(float(number) * self._UNITS[unit] for number, unit in parts)
-        if seconds <= 0:
-            self.fail(f"{value!r} is no duration; write 90s, 30m or 1h30m", param, ctx)
-        return seconds
+        try:
+            return seconds_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):

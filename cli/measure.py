@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
 import click
 
-from tunefarm.cli.common import json_option, show_json
+from tunefarm.cli.common import Duration, json_option, show_json
 
 
 @click.group("measure")
@@ -22,18 +23,22 @@ def command() -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where the report goes.  [default: BUNDLE.report]",
 )
+@click.option(
+    "--for", "limit_s", type=Duration(), help="Begin no measurement after it, such as 10m."
+)
 @json_option
-def run(bundle: Path, report: Path | None, as_json: bool) -> None:
+def run(bundle: Path, report: Path | None, limit_s: float | None, as_json: bool) -> None:
     """Measure what is in BUNDLE on this machine's device, and write a report.
 
-    Without tunefarm: python BUNDLE [REPORT]. Ctrl-C leaves a report of what was measured; the job
-    sends the rest again.
+    Without tunefarm: python BUNDLE [REPORT] [--for TIME]. Ctrl-C, and --for, leave a report of what
+    was measured; the job sends the rest again.
     """
     from tunefarm.measure.bundle import report_of
     from tunefarm.measure.bundle_run import run_bundle
 
     path = report or report_of(bundle)
-    made = run_bundle(bundle, path, lambda text: click.echo(text, err=True))
+    limit_s = math.inf if limit_s is None else limit_s
+    made = run_bundle(bundle, path, lambda text: click.echo(text, err=True), limit_s=limit_s)
     if as_json:
         device = made.device
         found = {"report": str(path), "bundle": made.bundle, "answers": len(made.answers)}

@@ -25,7 +25,7 @@ from tunefarm.measure.archive import UNREADABLE, pack
 from tunefarm.measure.facts import Block
 from tunefarm.measure.wire import WireError, from_wire, to_wire
 
-SCHEMA = 3
+SCHEMA = 4
 BUNDLE, REPORT = "bundle.json", "report.json"
 FILES, RUNTIME = "files/", "runtime/"
 _MOST_IN_REPORT = 4 * 2**30
@@ -44,6 +44,8 @@ class Bundle:
         device: fingerprint of the kind of device that is to run it; empty for whichever fits.
         requests: by number, as on the wire.
         digests: SHA-256 of every file.
+        returns: whether what the requests make comes home with the report: a job's later bundles
+            need it.
     """
 
     id: str
@@ -53,6 +55,7 @@ class Bundle:
     requests: tuple[Any, ...]
     digests: Mapping[str, str]
     about: Mapping[str, Any] = field(default_factory=dict)
+    returns: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,12 +87,14 @@ def write_bundle(
     files: Sequence[Path],
     runtime: Mapping[str, Path] | None = None,
     about: Mapping[str, Any] | None = None,
+    returns: bool = True,
 ) -> Bundle:
     """Write it whole, or not at all.
 
     Args:
         requests: see `wire`; `files`: that they read, below `root`.
         runtime: by path in the archive's runtime; None for a machine that has tunefarm.
+        returns: see `Bundle`.
     """
     named = {one.relative_to(root).as_posix(): one for one in dict.fromkeys(files)}
     digests = {name: _digest_of(one) for name, one in sorted(named.items())}
@@ -101,6 +106,7 @@ def write_bundle(
         "requests": [to_wire(one, root) for one in requests],
         "files": digests,
         "about": dict(about or {}),
+        "returns": returns,
     }
     text = json.dumps(document, sort_keys=True, indent=1)
     number = _digest(text.encode())[:16]
@@ -135,6 +141,7 @@ def _bundle(document: dict[str, Any], number: str) -> Bundle:
         tuple(document["requests"]),
         document["files"],
         document["about"],
+        document["returns"],
     )
 
 
@@ -146,7 +153,8 @@ def read_bundle(path: Path) -> Bundle:
         ArtifactIncompatible: it is of another version.
     """
     text = _member(path, BUNDLE, "measurement bundle")
-    document = _document(path, text, {"job", "target", "device", "requests", "files", "about"})
+    needed = {"job", "target", "device", "requests", "files", "about", "returns"}
+    document = _document(path, text, needed)
     return _bundle(document, _digest(text)[:16])
 
 

@@ -1,7 +1,9 @@
-"""Runs the bundle that this file is in: ``python BUNDLE [REPORT]``. Standard library alone."""
+"""Runs the bundle that this file is in: ``python BUNDLE [REPORT] [--for 10m]``. Standard library
+alone."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
@@ -10,10 +12,16 @@ import zipfile
 
 def main() -> int:
     bundle = os.path.abspath(sys.argv[0])
-    if len(sys.argv) > 2 or sys.argv[1:] in (["-h"], ["--help"]):
-        print(f"usage: {sys.executable} {sys.argv[0]} [REPORT]", file=sys.stderr)
-        return 0 if len(sys.argv) == 2 else 2
-    report = os.path.abspath(sys.argv[1] if len(sys.argv) == 2 else bundle + ".report")
+    parser = argparse.ArgumentParser(
+        prog=f"python {os.path.basename(bundle)}",
+        description="Measure what is in this bundle on this machine's device, and write a report.",
+        epilog="Ctrl-C leaves a report of what was measured; run again it does the rest.",
+    )
+    parser.add_argument("report", nargs="?", default=f"{bundle}.report", metavar="REPORT")
+    parser.add_argument(
+        "--for", dest="limit", metavar="TIME", help="Begin no measurement after it, such as 10m."
+    )
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tunefarm-runtime-") as directory:
         with zipfile.ZipFile(bundle) as archive:
             names = [n for n in archive.namelist() if n.startswith("runtime/")]
@@ -23,7 +31,7 @@ def main() -> int:
         sys.path.insert(0, runtime)
         # Children are Pythons of their own.
         os.environ["PYTHONPATH"] = os.pathsep.join([runtime, os.environ.get("PYTHONPATH", "")])
-        return _run(bundle, report)
+        return _run(bundle, os.path.abspath(given.report), given.limit)
 
 
 def _check_python(names: list[str]) -> None:
@@ -37,14 +45,25 @@ def _check_python(names: list[str]) -> None:
         )
 
 
-def _run(bundle: str, report: str) -> int:
+def _run(bundle: str, report: str, limit: str | None) -> int:
+    import math
     from pathlib import Path
 
+    from tunefarm.durations import seconds_of
     from tunefarm.errors import TunefarmError
     from tunefarm.measure.bundle_run import run_bundle
 
     try:
-        made = run_bundle(Path(bundle), Path(report), say=lambda text: print(text, flush=True))
+        limit_s = seconds_of(limit) if limit else math.inf
+    except ValueError as error:
+        print(f"Error: --for: {error}", file=sys.stderr)
+        return 2
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    try:
+        made = run_bundle(Path(bundle), Path(report), say, limit_s=limit_s)
     except TunefarmError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code

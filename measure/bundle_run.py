@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -51,16 +52,19 @@ def run_bundle(
     say: Callable[[str], None] = print,
     device: Device | None = None,
     runner: Measures | None = None,
+    limit_s: float = math.inf,
 ) -> Report:
-    """Measure what is in the bundle at `path`, and write `report`; after an interruption with what
-    there is by then.
+    """Measure what is in the bundle at `path`, and write `report`; after an interruption, or when
+    the time is over, with what there is by then.
 
     Args:
         device, runner: instead of this machine's.
+        limit_s: after which no measurement is begun.
 
     Raises:
         ArtifactTampered, ArtifactIncompatible: see `bundle`; nothing of it has been run then.
     """
+    until = time.monotonic() + limit_s
     bundle = read_bundle(path)
     device = device or device_here(bundle.target)
     _check_fit(path, bundle, device)
@@ -71,7 +75,7 @@ def run_bundle(
             device.cores, _memory(requests), kind=device.target.kind, uuid=device.uuid
         )
         try:
-            return _Run(bundle, device, runs, root, report, say).measure(requests)
+            return _Run(bundle, device, runs, root, report, say, until).measure(requests)
         finally:
             runs.close()
 
@@ -110,9 +114,10 @@ class _Run:
         root: Path,
         report: Path,
         say: Callable[[str], None],
+        until: float,
     ) -> None:
         self._bundle, self._device, self._runner = bundle, device, runner
-        self._root, self._path, self._say = root, report, say
+        self._root, self._path, self._say, self._until = root, report, say, until
         self._answers: dict[int, Any] = {}
         self._files: dict[str, bytes] = {}
         self._blocks: dict[int, Block] = {}
@@ -126,24 +131,40 @@ class _Run:
     def measure(self, requests: tuple[Any, ...]) -> Report:
         self._say(f"{len(requests)} measurements on {self._device.sku}")
         self._recall()
-        left = [n for n in range(len(requests)) if n not in self._answers]
+        left = [n for n, one in enumerate(requests) if not self._is_done(n, one)]
         started = time.monotonic()
         try:
             for done, number in enumerate(left):
+                if time.monotonic() > self._until:
+                    self._say_how_far("the time is over", requests)
+                    break
                 if done % _CANARY_EVERY == 0:
                     self._begin_block(number)
                 self._answers[number] = self._answer(requests[number])
-                for made in makes(requests[number], self._answers[number]):
-                    if made.exists():
-                        self._files[made.relative_to(self._root).as_posix()] = made.read_bytes()
+                self._keep(makes(requests[number], self._answers[number]))
                 self._progress(done + 1, len(left), started)
                 if time.monotonic() - self._saved > SAVE_EVERY_S:
                     self._save(self._part)
         except KeyboardInterrupt:
-            self._say(f"interrupted: {len(self._answers)} of {len(requests)} are in the report")
+            self._say_how_far("interrupted", requests)
         report = self._save(self._path)
         self._part.unlink(missing_ok=True)
         return report
+
+    def _is_done(self, number: int, request: Any) -> bool:
+        """In an earlier run; what it made is gone where it was not to come home."""
+        if number not in self._answers:
+            return False
+        made = makes(request, self._answers[number])
+        return self._bundle.returns or all(one.exists() for one in made)
+
+    def _keep(self, made: list[Path]) -> None:
+        for one in made if self._bundle.returns else ():
+            if one.exists():
+                self._files[one.relative_to(self._root).as_posix()] = one.read_bytes()
+
+    def _say_how_far(self, why: str, requests: tuple[Any, ...]) -> None:
+        self._say(f"{why}: {len(self._answers)} of {len(requests)} are in the report")
 
     def _answer(self, request: Any) -> Any:
         """What came of it, or that its process faults (a candidate's own faults are its answer)."""

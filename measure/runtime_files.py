@@ -14,7 +14,7 @@ _FOR_DEVELOPERS = ("3rdparty", "testing", "tests", "src", "include")
 _PACKAGES = ("tvm", "tvm_ffi", "psutil", "ml_dtypes")
 _MODULES = ("typing_extensions",)
 _ROOMS = ("devices", "measure")
-_OURS = ("__init__.py", "errors.py", "home.py", "process.py")
+_OURS = ("__init__.py", "durations.py", "errors.py", "home.py", "process.py")
 _OURS_FRONTEND = ("__init__.py", "dtypes.py", "program.py")
 _COMPILED = ("tvm_ffi/core.", "ml_dtypes/_ml_dtypes_ext.")
 """What is compiled for one Python."""

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 import venv
 import zipfile
 from dataclasses import replace
@@ -142,6 +143,44 @@ def test_an_interrupted_run_leaves_what_it_has(paper, tmp_path: Path) -> None:
     assert set(read_report(report, root).answers) == {0, 1}
 
 
+def test_a_run_ends_when_its_time_is_over(paper, tmp_path: Path) -> None:
+    path, _, root, gpu = paper
+
+    class Slow(SimulatedDevice):
+        def screen(self, request: ScreenRequest) -> ScreenOutcome:
+            time.sleep(0.3)
+            return super().screen(request)
+
+    report, said = tmp_path / "report", []
+    run_bundle(path, report, said.append, gpu, Slow(), limit_s=0.2)
+    assert set(read_report(report, root).answers) == {0}, "one that was begun is finished"
+    assert said[-1] == "the time is over: 1 of 2 are in the report"
+    run_bundle(path, report, said.append, gpu, SimulatedDevice())
+    assert set(read_report(report, root).answers) == {0, 1}
+
+
+def test_what_is_not_to_come_home_is_made_again(paper, tmp_path: Path) -> None:
+    """References of large kernels are gigabytes, and nobody at home asks for them."""
+    _, requests, root, gpu = paper
+    path, report = tmp_path / "away.bundle", tmp_path / "report"
+    files = [requests[0].library.path]
+    write_bundle(*(path, "job", gpu.target, gpu.fingerprint, requests, root, files), returns=False)
+
+    class Interrupted(SimulatedDevice):
+        def screen(self, request: ScreenRequest) -> ScreenOutcome:
+            if self.asked:
+                raise KeyboardInterrupt
+            return super().screen(request)
+
+    run_bundle(path, report, lambda text: None, gpu, Interrupted())
+    found = read_report(report, root)
+    assert (set(found.answers), found.files) == ({0}, {})
+    again = SimulatedDevice()
+    run_bundle(path, report, lambda text: None, gpu, again)
+    assert [one.make_reference for one in again.asked] == [True, False]
+    assert set(read_report(report, root).answers) == {0, 1}
+
+
 def test_an_unfinished_report_is_not_taken_for_the_whole(
     paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +284,7 @@ def test_a_file_that_was_changed_is_refused(paper, tmp_path: Path) -> None:
         (lambda data: b"{}", ArtifactTampered),
         (lambda data: b"[1]", ArtifactTampered),
         (lambda data: data[:-10], ArtifactTampered),
-        (lambda data: data.replace(b'"schema": 3', b'"schema": 9'), ArtifactIncompatible),
+        (lambda data: data.replace(b'"schema": 4', b'"schema": 9'), ArtifactIncompatible),
         (lambda data: data.replace(b'"ScreenRequest"', b'"Popen"'), ArtifactTampered),
         (lambda data: data.replace(b"candidates/c.so", b"../../etc/c.so"), ArtifactTampered),
     ],
@@ -367,7 +406,7 @@ def test_a_bundle_runs_with_python_and_numpy_alone(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     done = subprocess.run(
-        [bare / "bin" / "python", path, tmp_path / "report"],
+        [bare / "bin" / "python", path, tmp_path / "report", "--for", "5m"],
         cwd=empty,
         env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
