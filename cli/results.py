@@ -37,7 +37,9 @@ def show(found: dict[str, Any], farm: str | None = None, tracking_problem: str =
     console = Console(highlight=False)
     table = Table(title=f"{found['name']}  ({found['job']})", title_justify="left")
     for name in ("target", "verdict", "untuned", "tuned", "faster", "95 % interval", "time"):
-        table.add_column(name, justify="left" if name in ("target", "verdict") else "right")
+        table.add_column(
+            name, justify="left" if name in ("target", "verdict") else "right", overflow="fold"
+        )
     notes = []
     for target, row in found["targets"].items():
         if "skipped" in row:

@@ -75,7 +75,8 @@ DEFAULT_ENOUGH = 0.01
     default="fail",
     show_default=True,
     help="What to do with a target that no registered device serves. build: with the schedules "
-    "that the cost model likes best; nothing of it is measured, its verdict is UNMEASURED.",
+    "that the cost model likes best; nothing of it is measured, its verdict is UNMEASURED. For a "
+    "GPU it is run on a GPU of paper, to see what it computes, while the budget lasts.",
 )
 @click.option(
     "--measure-by-bundle",

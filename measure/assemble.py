@@ -16,6 +16,7 @@ from typing import Any
 from tunefarm.devices.target import Target
 from tunefarm.errors import JobFailed
 from tunefarm.measure import weights
+from tunefarm.measure.cuda import PTX_DIRECTORY
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 ASSEMBLE_LIMIT_S = 900.0
@@ -23,13 +24,15 @@ ASSEMBLE_LIMIT_S = 900.0
 
 @dataclass(frozen=True)
 class AssembleRequest:
-    """`traces` by function name of the program in `module`; other functions stay untuned."""
+    """`traces` by function name of the program in `module`; other functions stay untuned. `ptx`:
+    where that of kernels for GPUs is kept, see `cuda.PTX_DIRECTORY`."""
 
     module: Path
     workloads: tuple[tuple[str, Path], ...]
     traces: tuple[tuple[str, str], ...]
     target: Target
     library: Path
+    ptx: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ def assemble(request: AssembleRequest) -> Assembled:
     Raises:
         JobFailed: the compiler fails, crashes or takes too long.
     """
-    with Child("tunefarm.measure.assemble:run_assemble") as child:
+    kept = {PTX_DIRECTORY: str(request.ptx)} if request.ptx is not None else {}
+    with Child("tunefarm.measure.assemble:run_assemble", kept) as child:
         try:
             result: Assembled = child.call(request, ASSEMBLE_LIMIT_S)
         except ChildTimeout:

@@ -31,9 +31,12 @@ class Backend(Protocol):
 
     Attributes:
         device: TVM's.
+        has_clock: of its own: calls return before they are done. The runtime's own loop would time
+            how soon short ones are begun.
     """
 
     device: Any
+    has_clock: bool
 
     def caches(self) -> tuple[int, int]:
         """Bytes of what is near (all cores' own), and of the last one, which is shared."""
@@ -62,6 +65,8 @@ class Backend(Protocol):
 
 class Processor:
     """The processor: a call is over when it returns."""
+
+    has_clock = False
 
     def __init__(self) -> None:
         self.device = tvm.cpu()
@@ -92,6 +97,8 @@ class Processor:
 class Gpu:
     """The first GPU that this process sees: calls return before they are done, and its own clock
     times them."""
+
+    has_clock = True
 
     def __init__(self) -> None:
         load_cuda_runtime()

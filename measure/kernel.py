@@ -80,12 +80,13 @@ class Kernel:
     def sample(self, turns: list[list[Any]], number: int, repeat: int) -> list[float]:
         """Seconds per call: `repeat` samples of `number` calls each.
 
-        A kernel that is timed for itself in the runtime's own loop; one of a model in ours,
-        whatever the candidate: that adds about a microsecond to each call.
+        A kernel that is timed for itself in the runtime's own loop, where calls are over when they
+        return; else in ours, whatever the candidate: that adds about a microsecond to each call of
+        a processor's.
         """
-        if not self._facts.between:
-            device = backend().device
-            timer = self._module.time_evaluator("kernel", device, number=number, repeat=repeat)
+        here = backend()
+        if not self._facts.between and not here.has_clock:
+            timer = self._module.time_evaluator("kernel", here.device, number=number, repeat=repeat)
             return [float(r) for r in timer(*turns[0]).results]
         kernel, samples = self._module["kernel"], []
         for _ in range(repeat):

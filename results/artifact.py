@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunefarm.devices.device import EMULATED
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home, atomically
 from tunefarm.measure import weights
@@ -59,8 +60,8 @@ def package(
     wall_s: float,
 ) -> Packaged:
     """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's; without
-    `parity`, nobody has run it; `protocol` is what its numbers were measured by. Times of an
-    emulated device are none: the verdict is UNMEASURED."""
+    `parity`, nothing has run it, not even a GPU of paper; `protocol` is what its numbers were
+    measured by. Times of an emulated device are none: the verdict is UNMEASURED."""
     if target.device.is_emulated:
         comparison = None  # what it computes has been seen, and not how fast it is
     parts: dict[str, bytes | Path] = {
@@ -70,7 +71,7 @@ def package(
         "sbom.cdx.json": sbom(job, target, program),
         "evidence/measurements.parquet": evidence.measurements(journal, job.id, target),
         "evidence/verdicts.parquet": evidence.verdicts(journal, job.id, target),
-        "evidence/parity.json": _json(_parity(parity)),
+        "evidence/parity.json": _json(_parity(parity, target)),
         "evidence/environment.json": _json(
             {"device": target.device.to_dict(), "conditions": conditions, "protocol": protocol}
         ),
@@ -196,7 +197,7 @@ def _manifest(
             }
             for task in program.tasks
         ],
-        "result": {**_comparison(comparison), "parity": _parity(parity)},
+        "result": {**_comparison(comparison), "parity": _parity(parity, target)},
         "wall_s": round(wall_s, 3),
         "files": files,
     }
@@ -219,10 +220,11 @@ def _gpu(target: JobTarget) -> dict[str, Any]:
     return {"gpu": {"arch": target.resolved.get("arch"), "cuda": int(made_by[1])}}
 
 
-def _parity(parity: Parity | None) -> dict[str, Any]:
+def _parity(parity: Parity | None, target: JobTarget) -> dict[str, Any]:
+    """And what it was that ran it: where no device is, a GPU of paper may."""
     if parity is None:
         return {"max_abs_err": None, "max_rel_err": None, "passed": None}
-    return dataclasses.asdict(parity)
+    return {**dataclasses.asdict(parity), "ran_on": target.device.sku or EMULATED}
 
 
 def _verdict_row(row: dict[str, Any] | None) -> dict[str, Any]:
@@ -270,7 +272,7 @@ def summarise(
         "failures": dict(sorted(failures.items())),
         **_comparison(comparison),
         "parity": {
-            **_parity(parity),
+            **_parity(parity, target),
             **({} if finite else {"max_abs_err": None, "max_rel_err": None}),
         },
         "wall_s": round(wall_s, 3),

@@ -27,6 +27,7 @@ from tunefarm.measure.assemble import AssembleRequest, assemble
 from tunefarm.measure.build import Builder, BuildRequest
 from tunefarm.measure.expected import ExpectedRequest, make_expected
 from tunefarm.measure.facts import Block
+from tunefarm.measure.on_paper import OnPaper, PaperRequest, check_on_paper
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.roofline import roof_path
 from tunefarm.measure.runner import (
@@ -195,6 +196,9 @@ class BuildWorker(Worker):
         """Of a whole model: its library, or what it computes."""
         of_it = make_expected if isinstance(request, ExpectedRequest) else assemble
         return self._make(request, parcels, of_it)
+
+    def on_paper(self, request: PaperRequest) -> OnPaper:
+        return check_on_paper(request)
 
 
 class MeasureWorker(Worker):

@@ -297,6 +297,7 @@ class _Driver:
             Protocol(**self.job.protocol),
             self._directory(target),
             transfer,
+            self.options["budget_s"],
             self.check,
             lambda text: self.reporter.line(f"{target.name}: {text}"),
         ).run()

@@ -1,8 +1,10 @@
 """A target that no device serves, built all the same: its schedules are chosen by the hardware and
-cost models alone. Nobody has run it, and it says so: the verdict is UNMEASURED."""
+cost models alone. Nobody has measured it, and it says so: the verdict is UNMEASURED. What a model
+for a GPU computes is seen on a GPU of paper, as far as there is time for it."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,12 +15,17 @@ from typing import Any
 import ray
 
 from tunefarm.devices import cpu
+from tunefarm.devices.gpu import arch_of
 from tunefarm.errors import JobFailed, last_line
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest
 from tunefarm.measure.build import BuildRequest
+from tunefarm.measure.emulator.stand_in import ptx_in
+from tunefarm.measure.expected import ExpectedRequest
+from tunefarm.measure.on_paper import OnPaper, PaperRequest
 from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.runner import CheckRequest
 from tunefarm.results.artifact import Packaged, package
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
@@ -26,6 +33,9 @@ from tunefarm.scheduler import actors, farm
 from tunefarm.search.candidate import UNTUNED, Candidate, baseline
 
 _POLL_S = 0.5
+_BUDGET_S = 600.0
+_LEAST_S = 5.0
+"""Of time that a GPU of paper is begun with."""
 ORIGIN = "hardware model"
 _CHOICES = 4
 """Schedules of a kernel that are built at the most, until one does without memory for registers."""
@@ -35,6 +45,8 @@ _CHOICES = 4
 class UnmeasuredRun:
     """Args:
     transfer: the cost model to choose by, besides the hardware's.
+    budget_s: what the job may take, if that was said; the model is run on paper for as long as is
+        left of it.
     check: called while waiting; raises to end the job.
     say: tells people.
     """
@@ -47,6 +59,7 @@ class UnmeasuredRun:
     protocol: Protocol
     directory: Path
     transfer: Path | None
+    budget_s: float | None
     check: Callable[[], None]
     say: Callable[[str], None]
 
@@ -54,7 +67,8 @@ class UnmeasuredRun:
         """The artifact.
 
         Raises:
-            JobFailed: the whole model cannot be compiled.
+            JobFailed: the whole model cannot be compiled; or it computes something else on a GPU of
+                paper, and does so untuned.
         """
         started = time.monotonic()
         job, name = self.job.id, self.target.name
@@ -70,6 +84,11 @@ class UnmeasuredRun:
             tuned = sum(trace != UNTUNED for trace in traces.values())
             self.say(f"{tuned} of {len(traces)} kernels have a schedule that a model chose")
             library = self._assembled(builders[0], traces)
+            seen = self._on_paper(builders[0], library, started)
+            if seen.is_wrong:
+                traces = dict.fromkeys(traces, UNTUNED)
+                library = self._assembled(builders[0], traces)
+                seen = self._untuned_on_paper(builders[0], library, started)
         finally:
             for worker in (search, *builders):
                 ray.kill(worker)
@@ -82,7 +101,7 @@ class UnmeasuredRun:
             library,
             traces={task: trace for task, trace in traces.items() if trace != UNTUNED},
             comparison=None,
-            parity=None,
+            parity=seen.parity,
             conditions=cpu.conditions(),
             protocol=self.protocol.to_dict(),
             wall_s=time.monotonic() - started,
@@ -140,6 +159,7 @@ class UnmeasuredRun:
 
     def _assembled(self, builder: Any, traces: dict[str, str]) -> Path:
         library = self.directory / "model" / "tuned.so"
+        on_gpu = self.target.resolved.kind == "cuda"
         functions = [
             (function, task.id)
             for task in self.program.tasks
@@ -152,9 +172,58 @@ class UnmeasuredRun:
             tuple((function, traces[task]) for function, task in functions),
             self.target.resolved,
             library,
+            ptx_in(self.home.paper) if on_gpu else None,
         )
         self._wait(builder.assemble.remote(request))
         return library
+
+    def _on_paper(self, builder: Any, library: Path, started: float) -> OnPaper:
+        """What `library` computes on a GPU of paper; nothing is known of other devices' libraries,
+        or where no time is left."""
+        if self.target.resolved.kind != "cuda":
+            return OnPaper(untold="it is for no GPU")
+        expected = self._wait(builder.assemble.remote(self._expected())).answer
+        check = CheckRequest((library,), (), expected, self.program.inputs, self.protocol)
+        arch = arch_of(self.target.resolved).name
+        left_s = (self.budget_s or _BUDGET_S) - (time.monotonic() - started)
+        if left_s < _LEAST_S:
+            seen = OnPaper(untold="no time is left")
+        else:
+            self.say(f"running it on a GPU of paper, for {left_s:.0f} s at most")
+            request = PaperRequest(check, arch, self.home.paper, left_s)
+            seen = self._wait(builder.on_paper.remote(request))
+        self.say(_said(seen))
+        self.journal.add_event(
+            self.job.id, "on_paper", target=self.target.name, **dataclasses.asdict(seen)
+        )
+        return seen
+
+    def _untuned_on_paper(self, builder: Any, library: Path, started: float) -> OnPaper:
+        """In the place of what was wrong.
+
+        Raises:
+            JobFailed: it is not known to be right either.
+        """
+        self.say("that must not ship: the untuned build instead")
+        seen = self._on_paper(builder, library, started)
+        if seen.parity is None or not seen.parity.passed:
+            raise JobFailed(
+                f"{self.target.name}: the model with the chosen schedules is wrong on a GPU of "
+                f"paper, and of the untuned build {_said(seen)}; nothing is packaged",
+                hint="Which kernel it is says a job for such a GPU: python -m "
+                "tunefarm.measure.emulator --arch ARCH tunefarm submit MODEL --targets cuda",
+            )
+        return seen
+
+    def _expected(self) -> ExpectedRequest:
+        return ExpectedRequest(
+            self.program.model,
+            self.program.inputs,
+            cpu.usable_cores(),
+            self.protocol.seeds,
+            self.directory / "model" / "expected.npz",
+            self.program.precision,
+        )
 
     def _wait(self, reference: Any) -> Any:
         while True:
@@ -166,6 +235,13 @@ class UnmeasuredRun:
                 except ray.exceptions.RayError as error:
                     cause = getattr(error, "cause", None) or error
                     raise JobFailed(f"{self.target.name}: {last_line(cause)}") from error
+
+
+def _said(seen: OnPaper) -> str:
+    if seen.parity is None:
+        return f"on a GPU of paper: {seen.fault or f'not known, {seen.untold}'}"
+    error = f"largest relative error {seen.parity.max_rel_err:.1e} against ONNX Runtime"
+    return f"on a GPU of paper: {error}{'' if seen.parity.passed else ', too much'}"
 
 
 def first_that_fit(

@@ -81,6 +81,11 @@ class Home:
         return self.root / "roofs"
 
     @property
+    def paper(self) -> Path:
+        """Of GPUs of paper (`measure.emulator`)."""
+        return self.root / "paper"
+
+    @property
     def jobs(self) -> Path:
         return self.root / "jobs"
 

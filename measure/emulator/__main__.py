@@ -29,7 +29,7 @@ def main() -> int:
         parser.error("which command?")
     home = Home.from_environment().prepare()
     try:
-        os.environ.update(environment(home.root / "paper", given.arch))
+        os.environ.update(environment(home.paper, given.arch))
     except (OSError, UnsupportedTarget) as error:
         print(f"error: {error}", file=sys.stderr)
         return 4

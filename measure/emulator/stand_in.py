@@ -61,6 +61,11 @@ else:
 """What every interpreter of the environment begins with."""
 
 
+def ptx_in(directory: Path) -> Path:
+    """Where compilers leave PTX for a GPU of paper whose libraries lie in `directory`."""
+    return directory / "ptx"
+
+
 def environment(directory: Path, arch: str) -> dict[str, str]:
     """Variables for processes that are to see a GPU of paper, and to build for it.
 
@@ -74,7 +79,7 @@ def environment(directory: Path, arch: str) -> dict[str, str]:
     arch_of(parse_target(f"cuda:arch={arch}"))
     text = "".join(map(_assembled, FUNCTIONS))
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]  # another version has other functions
-    libraries, start, ptx = (directory / name for name in (f"lib-{digest}", "start", "ptx"))
+    libraries, start, ptx = directory / f"lib-{digest}", directory / "start", ptx_in(directory)
     for one in (libraries, start, ptx):
         one.mkdir(parents=True, exist_ok=True)
     for library in FUNCTIONS:

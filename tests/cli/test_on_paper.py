@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,11 @@ import onnxruntime
 import pytest
 
 from tests.cuda import needs_compiler
-from tests.models import cnn, renamed
+from tests.models import cnn, renamed, single_matmul
 from tests.on_paper import RUN, all_submitted, on_paper
 from tunefarm.home import Home
 from tunefarm.results.bundle import open_bundle
+from tunefarm.results.journal import Journal
 
 pytestmark = pytest.mark.tvm  # and not alone: nothing here is judged by its time
 
@@ -47,7 +50,9 @@ def test_a_network_that_was_built_without_a_device_computes_what_it_is_to_and_is
     (expected,) = onnxruntime.InferenceSession(model).run(None, given)
     for target, computed_in, off in ((plain, "float32", 1e-4), (rounding, "tf32", 4e-3)):
         row = rows[target]
-        assert row["parity"] == {"max_abs_err": None, "max_rel_err": None, "passed": None}
+        assert row["parity"]["passed"], "it was seen on paper before it was packaged"
+        assert row["parity"]["ran_on"] == "GPU of paper"
+        assert 0 <= row["parity"]["max_rel_err"] < off
         bundle = open_bundle(Path(row["artifact"]))
         manifest = bundle.manifest
         assert any(kernel["tuned"] for kernel in manifest["kernels"])
@@ -65,3 +70,28 @@ def test_a_network_that_was_built_without_a_device_computes_what_it_is_to_and_is
     assert "sm_90" in elsewhere.stderr
     pulled = on_paper("artifacts", "pull", "cnn", "-o", tmp_path / "release")
     assert pulled.returncode != 0, "what nobody has run must not be released"
+
+
+@needs_compiler
+def test_what_is_wrong_on_paper_ships_untuned(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schedule that compiles and is expected to be the fastest. There is no GPU here at all."""
+    monkeypatch.setenv("TUNEFARM_PLUGINS", "tests.plugins.wrong_on_gpu")
+    model = single_matmul(tmp_path / "matmul.onnx", 16)
+    command = [sys.executable, "-m", "tunefarm", "submit", model, "--targets", "cuda:arch=sm_80"]
+    done = subprocess.run(
+        [*command, "--no-device", "build", "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 kernels have a schedule that a model chose" in done.stderr
+    assert "too much" in done.stderr
+    assert "that must not ship: the untuned build instead" in done.stderr
+    (row,) = json.loads(done.stdout)["targets"].values()
+    assert (row["verdict"], row["parity"]["passed"]) == ("UNMEASURED", True)
+    manifest = open_bundle(Path(row["artifact"])).manifest
+    assert [kernel["tuned"] for kernel in manifest["kernels"]] == [False]
+    journal = Journal(home)
+    seen = [e["detail"] for e in journal.events(manifest["job"]) if e["kind"] == "on_paper"]
+    journal.close()
+    assert [one["parity"]["passed"] for one in seen] == [False, True]

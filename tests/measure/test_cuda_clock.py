@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tunefarm.frontend.program import TensorSpec
+from tunefarm.measure.build import Library
 from tunefarm.measure.cuda_clock import Clock, CudaError
+from tunefarm.measure.facts import KernelFacts
 
 BEGINNING_S = 5e-6
 """What Python takes to begin a call."""
@@ -160,3 +165,32 @@ def test_what_the_runtime_says_is_passed_on(runtime: Runtime, clock: Clock) -> N
     runtime.cudaEventSynchronize = lambda event: NOT_PERMITTED  # type: ignore[attr-defined]
     with pytest.raises(CudaError, match=r"EventSynchronize: operation not permitted .* \(900\)"):
         clock.seconds(lambda: runtime.kernel(1e-3), 1)
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("between", [0, 1 << 20], ids=["alone", "in a model"])
+def test_whatever_kernel_runs_on_a_gpu_is_timed_by_it(
+    runtime: Runtime, clock: Clock, between: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is timed for itself: the runtime's own loop would time how soon it is begun."""
+    from tunefarm.measure import kernel
+
+    class Loaded(dict[str, Any]):
+        def time_evaluator(self, *_: Any, number: int, repeat: int) -> Any:
+            began = runtime.now_s
+            several(lambda: self["kernel"](), number)()
+            return SimpleNamespace(results=[(runtime.now_s - began) / number] * repeat)
+
+    monkeypatch.setattr(
+        kernel,
+        "backend",
+        lambda: SimpleNamespace(has_clock=True, device=None, seconds=clock.seconds),
+    )
+    monkeypatch.setattr(
+        kernel.tvm.runtime, "load_module", lambda _: Loaded(kernel=lambda *_: runtime.kernel(1e-6))
+    )
+    array = TensorSpec("y", (4,), "float32")
+    facts = KernelFacts("task", (array,), 8.0, Path("none"), (), between)
+    timed = kernel.Kernel(Library(Path("none"), ()), facts)
+    samples = timed.sample([[]], 100, 3)
+    assert samples == pytest.approx([1e-6 + BEGINNING_S / 100] * 3, rel=1e-4)
