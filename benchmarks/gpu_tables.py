@@ -56,8 +56,9 @@ def _tables(directories: Sequence[Path], out: Path) -> Iterator[str]:
     file = out / "rivals.json"
     rivals = json.loads(file.read_text()) if file.exists() else {"kernels": {}}
     for directory in directories:
-        if report := report_on(directory, KERNELS, out):
-            rows = json.loads((directory / "kernels.json").read_text())
+        listed = directory / "kernels.json"
+        if listed.exists() and (report := report_on(directory, KERNELS, out)):
+            rows = json.loads(listed.read_text())
             yield head(report, f"kernels; rivals: {rivals.get('versions', 'none')}")
             yield kernels_table(rows, report.answers, rivals["kernels"])
             yield kinds_table(rows, report.answers)
