@@ -157,10 +157,8 @@ def kernels_table(
     if planted:
         told = failure_of(answers[planted[0]])
         after = sum(n > planted[0] and seconds_of(a) is not None for n, a in answers.items())
-        lines.append(
-            f"\nThe planted fault: {f'told ({told.message})' if told else 'NOT TOLD'}; "
-            f"{after} measurements after it went well."
-        )
+        said = f"told ({in_short(told)})" if told else "NOT TOLD"
+        lines.append(f"\nThe planted fault: {said}; {after} measurements after it went well.")
     return "\n".join(lines)
 
 
@@ -204,13 +202,17 @@ def failures(rows: Sequence[dict[str, str]], answers: Mapping[int, Any]) -> str:
         which = (rows[number]["schedule"], found.kind.value)
         told[which] += 1
         kernel = rows[number].get("kernel") or rows[number]["task"]
-        examples.setdefault(which, f"{kernel}: {found.message.strip().splitlines()[-1][:200]}")
+        examples.setdefault(which, f"{kernel}: {in_short(found)}")
     if not told:
         return "No schedule failed."
     return "\n".join(
         f"- {how}, {kind}: {number} times, first {examples[how, kind]}"
         for (how, kind), number in told.most_common(_MOST_FAILURES)
     )
+
+
+def in_short(failure: Failure) -> str:
+    return next(iter(failure.message.strip().splitlines()), "")[:160]
 
 
 def tasks_table(plan: dict[str, Any], answers: Mapping[int, Any]) -> str:
