@@ -253,6 +253,21 @@ def test_what_only_looks_like_attention_is_none(old: str, new: str) -> None:
 
 
 @pytest.mark.tvm
+def test_what_ends_in_something_that_nobody_reads_is_none() -> None:
+    """Its result is the weights, and what they are multiplied for is thrown away."""
+    import tvm
+
+    from tunefarm.search.spaces.attention_tile.attention import attention_of
+
+    text = _attention_and("").script()
+    result, weights = "compute: T.Buffer(", "compute_1 = T.sblock_alloc_buffer("
+    assert text.count(result) == text.count(weights) == 1
+    swapped = text.replace(weights, weights.replace("_1", ""))
+    swapped = swapped.replace(result, result.replace("compute", "compute_1"))
+    assert attention_of(tvm.script.from_source(swapped)) is None
+
+
+@pytest.mark.tvm
 def test_a_trace_stands_for_one_kernel() -> None:
     from tests.products import whole_attention
     from tests.written import traces_stand_for_kernels
