@@ -128,12 +128,14 @@ KERNELS: dict[str, tuple[Callable[[str], list[Any]], tuple[str, ...]]] = {
 PLAIN, SKETCHES = "plain cores", "tensor cores"
 """Kinds of schedules: TVM's sketches for the one and the other, and families of our own, which have
 their names."""
-TILES, ROWS, ATTENTION = "tensor-tile", "warp-rows", "attention-tile"
+TILES, PLAIN_TILES, ROWS, ATTENTION = "tensor-tile", "plain-tile", "warp-rows", "attention-tile"
 FED, ATTENTION_FED = f"{TILES}, engine", f"{ATTENTION}, engine"
 """Those whose operands Hopper's copy engine fetches."""
 CLUSTERS = f"{TILES}, clusters"
 """And once for several blocks."""
-KINDS = frozenset({PLAIN, SKETCHES, TILES, FED, CLUSTERS, ROWS, ATTENTION, ATTENTION_FED})
+KINDS = frozenset(
+    {PLAIN, SKETCHES, TILES, PLAIN_TILES, FED, CLUSTERS, ROWS, ATTENTION, ATTENTION_FED}
+)
 
 
 def workload(kernel: str, dtype: str) -> Any:

@@ -32,6 +32,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.elementwise import elementwise_space
     from tunefarm.search.spaces.fold import fold_space
     from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
+    from tunefarm.search.spaces.plain_tile.space import PLAIN_TILES
     from tunefarm.search.spaces.register_tile import filled_tile_space, register_tile_space
     from tunefarm.search.spaces.rowwise import rowwise_space
     from tunefarm.search.spaces.spread import spread_space
@@ -45,7 +46,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
         *(rowwise_space, elementwise_space, windows_space, fold_space),
     )
     if target.kind == "cuda":
-        own = (TENSOR_TILES.space, tensor_core_space, WARP_ROWS.space)
+        own = (TENSOR_TILES.space, PLAIN_TILES.space, tensor_core_space, WARP_ROWS.space)
     spaces: list[Space]
     attention = ATTENTION_TILES.space(workload, target)
     if attention is not None:  # two products, and TVM's sketches are for one

@@ -17,13 +17,12 @@ from tunefarm.search.spaces.tensor_tile.layout import CHUNK, TileLayout
 from tunefarm.search.spaces.tensor_tile.tile import (
     Cores,
     Feed,
-    Matrices,
     Plan,
     TensorTile,
     expected_s,
-    figures_of,
     possible,
 )
+from tunefarm.search.spaces.tensor_tile.tiling import Matrices, figures_of
 
 A100, H100, TURING = (arch_of(parse_target(f"cuda:arch=sm_{n}")) for n in (80, 90, 75))
 SQUARE = Matrices(1, 4096, 4096, 4096, "float16", "float32", 2, True, False, (16, 16), True)

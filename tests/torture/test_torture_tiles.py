@@ -30,6 +30,8 @@ def picked(ways: Sequence[Any], rng: random.Random) -> list[int]:
 
 
 def kind_of(way: Any) -> str:
+    if not hasattr(way, "cores"):
+        return "plain"
     clusters = " clusters" if getattr(way, "cluster", 1) > 1 else ""
     return f"{way.cores} {way.feed}{clusters}"
 
@@ -72,6 +74,31 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
             for number in numbers:
                 counts[kind_of(space.ways[number])] += 1
                 counts["shared sums"] += space.ways[number].split > 1
+    report(**counts)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_plain_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
+    from tests.paper_gpu import stack_on_paper
+    from tests.products import drawn
+    from tunefarm.devices.gpu import completed
+    from tunefarm.devices.target import parse_target
+    from tunefarm.search.spaces.plain_tile.space import PLAIN_TILES
+
+    rng = random.Random(SEED)
+    target = completed(parse_target(f"cuda:arch={arch}"))
+    counts: Counter[str] = Counter()
+    with stack_on_paper(tmp_path, target) as stack:
+        for _ in range(KERNELS):
+            words, module = drawn(rng, "float32")
+            space = PLAIN_TILES.space(module, target)
+            assert space is not None, words
+            numbers = picked(space.ways, rng)
+            are_right(stack, module, space, numbers, words)
+            counts["kernels"] += 1
+            counts["points"] += len(numbers)
+            counts["shared sums"] += sum(space.ways[n].split > 1 for n in numbers)
     report(**counts)
 
 

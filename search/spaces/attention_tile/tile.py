@@ -15,7 +15,8 @@ from tunefarm.search.spaces.tensor_tile.box import MOST_BOX
 from tunefarm.search.spaces.tensor_tile.device_text import GROUP, GROUP_ROWS, MMA_ROWS, Shape
 from tunefarm.search.spaces.tensor_tile.engine_text import PAIR
 from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, TileLayout
-from tunefarm.search.spaces.tensor_tile.tile import PAD, Cores, Feed
+from tunefarm.search.spaces.tensor_tile.tile import Cores, Feed
+from tunefarm.search.spaces.tensor_tile.tiling import PAD
 
 _BYTES = 2
 """Of an element."""

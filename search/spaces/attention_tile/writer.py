@@ -23,7 +23,7 @@ from tunefarm.search.spaces.expressions import lie_together, loads_in_any_case, 
 from tunefarm.search.spaces.tensor_tile import device_text as shared
 from tunefarm.search.spaces.tensor_tile.copies import Side, Team, axes_at, copied, inside
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
-from tunefarm.search.spaces.tensor_tile.tile import VECTOR
+from tunefarm.search.spaces.tensor_tile.tiling import VECTOR
 from tunefarm.search.spaces.written import Writer, all_of, call, local, number, when
 from tunefarm.search.splice import renamed
 

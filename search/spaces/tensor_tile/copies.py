@@ -13,9 +13,8 @@ from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.search.spaces.form import Stage
 from tunefarm.search.spaces.tensor_tile import device_text as text
 from tunefarm.search.spaces.tensor_tile.box import Tensor, tensor_of
-from tunefarm.search.spaces.tensor_tile.layout import TileLayout
 from tunefarm.search.spaces.tensor_tile.product import Operand
-from tunefarm.search.spaces.tensor_tile.tile import SINGLE_BYTES
+from tunefarm.search.spaces.tensor_tile.tiling import SINGLE_BYTES, Laid
 from tunefarm.search.spaces.written import Writer, all_of, call, coordinates, number, when
 from tunefarm.search.splice import renamed
 
@@ -58,7 +57,7 @@ class Team:
 def copied(
     writer: Writer,
     side: Side,
-    layout: TileLayout,
+    layout: Laid,
     to: Any,
     place: tuple[Any, Any, Any],
     team: Team,

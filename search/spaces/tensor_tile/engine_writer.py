@@ -20,11 +20,11 @@ from tunefarm.search.spaces.tensor_tile import engine_text as engine
 from tunefarm.search.spaces.tensor_tile.engine_side import EngineSide, Ring, told
 from tunefarm.search.spaces.tensor_tile.product import Product
 from tunefarm.search.spaces.tensor_tile.tile import Plan
-from tunefarm.search.spaces.tensor_tile.writer import TileWriter, side_of
+from tunefarm.search.spaces.tensor_tile.writer import TensorWriter, side_of
 from tunefarm.search.spaces.written import call, when
 
 
-class EngineWriter(TileWriter):
+class EngineWriter(TensorWriter):
     def __init__(self, product: Product, plan: Plan) -> None:
         super().__init__(product, plan)
         cluster = plan.tile.cluster

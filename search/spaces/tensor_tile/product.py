@@ -21,7 +21,7 @@ from tunefarm.search.spaces.expressions import (
 )
 from tunefarm.search.spaces.form import Stage, only_reduction, sums_from_zero
 from tunefarm.search.spaces.tensor_tile.box import strides_of
-from tunefarm.search.spaces.tensor_tile.tile import SINGLE_BYTES
+from tunefarm.search.spaces.tensor_tile.tiling import SINGLE_BYTES
 from tunefarm.search.splice import renamed
 
 PIECE_BYTES = (16, 8, 4)

@@ -13,10 +13,10 @@ from tunefarm.search.spaces.tensor_tile.tile import (
     Plan,
     TensorTile,
     expected_s,
-    figures_of,
     possible,
 )
-from tunefarm.search.spaces.tensor_tile.writer import TileWriter, matrices_of
+from tunefarm.search.spaces.tensor_tile.tiling import figures_of
+from tunefarm.search.spaces.tensor_tile.writer import TensorWriter, matrices_of
 from tunefarm.search.spaces.written import Family, Fitting, whole
 
 KEPT = 512
@@ -47,7 +47,7 @@ def _fitting(workload: Any, target: Target) -> Fitting[TensorTile] | None:
 
 def _written(function: Any, product: Product, plan: Plan) -> Any:
     """`function`, which computes `product`, as a kernel that computes it by `plan`."""
-    writer = EngineWriter if plan.tile.feed is Feed.ENGINE else TileWriter
+    writer = EngineWriter if plan.tile.feed is Feed.ENGINE else TensorWriter
     return whole(function, *writer(product, plan).kernel())
 
 

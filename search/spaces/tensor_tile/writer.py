@@ -9,8 +9,9 @@ efficient matrix products); images are read as matrices without being copied fir
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import ceil
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import tvm
 from tvm import tirx
@@ -19,9 +20,9 @@ from tvm_ffi import structural_map
 
 from tunefarm.search.spaces.tensor_tile import device_text as text
 from tunefarm.search.spaces.tensor_tile.copies import Side, Team, axes_at, copied, inside
-from tunefarm.search.spaces.tensor_tile.layout import TileLayout
 from tunefarm.search.spaces.tensor_tile.product import Operand, Product
-from tunefarm.search.spaces.tensor_tile.tile import VECTOR, Matrices, Plan
+from tunefarm.search.spaces.tensor_tile.tile import Plan
+from tunefarm.search.spaces.tensor_tile.tiling import VECTOR, Laid, Matrices, Tile, Tiling
 from tunefarm.search.spaces.written import (
     Writer,
     all_of,
@@ -31,6 +32,8 @@ from tunefarm.search.spaces.written import (
     when,
 )
 from tunefarm.search.splice import renamed
+
+P = TypeVar("P", bound=Tiling[Any])
 
 _FINISHING = 256
 """Threads of a block that adds up what others have summed."""
@@ -57,21 +60,34 @@ def side_of(product: Product, operand: Operand) -> Side:
     return Side(operand, product.block, product.batch, product.depth)
 
 
-class TileWriter(Writer):
+class TileWriter(Writer, ABC, Generic[P]):
     """Of kernels whose threads copy what they multiply."""
 
-    def __init__(self, product: Product, plan: Plan) -> None:
+    def __init__(self, product: Product, plan: P) -> None:
         super().__init__()
         self._product, self._plan = product, plan
-        self._tile = plan.tile
+        self._tile: Tile = plan.tile
         self._memory = tirx.decl_buffer((plan.shared_bytes,), "uint8", "memory", scope="shared.dyn")
-        self._sums = local(plan.shape.held, product.sums, "sums")
+        self._sums = local(plan.held, product.sums, "sums")
         self._own = local(self._vector, product.sums, "own")
         self._start = Var("start", tvm.ir.PrimType("uint32"))
         self._parts: Any = None
         if self._tile.split > 1:
             size = (self._tile.split, product.batches, product.rows, product.columns)
             self._parts = tirx.decl_buffer(size, product.sums, "parts")
+
+    @abstractmethod
+    def _products(self, left: Any, right: Any) -> Any:
+        """A step's, of operands at these addresses, added to the sums."""
+
+    @abstractmethod
+    def _lay_down(self) -> Any:
+        """A thread's sums, in rows that are `Tiling.laid_row` bytes apart."""
+
+    def _products_met(self, but: int) -> Any | None:
+        """Until all but the last `but` steps' are there; None where they are when they are begun,
+        for whoever multiplies waits for them."""
+        return None
 
     def kernel(self) -> tuple[Any, list[Any]]:
         """Its text, and the buffers that it allocates."""
@@ -136,25 +152,25 @@ class TileWriter(Writer):
 
     def _cleared(self) -> list[Any]:
         zero = tirx.const(0, self._product.sums)
-        held = self._plan.shape.held
+        held = self._plan.held
         return [self.unrolled("held", held, lambda i: tirx.BufferStore(self._sums, zero, [i]))]
 
     # -------------------------------------------------------------------------- summing
 
     def _summed(self, batch: Any, part: Any, row: Any, column: Any) -> list[Any]:
-        plan, shape, stages = self._plan, self._plan.shape, self._tile.stages
-        product = self._product
-        grouped, steps, ahead = shape.grouped, plan.steps, plan.ahead
+        plan, stages, product = self._plan, self._tile.stages, self._product
+        steps, ahead, (of_left, of_right) = plan.steps, plan.ahead, plan.sides
+        beside_them = self._products_met(0) is not None
         begun = call(text.copies_begun())
 
         def copies(step: Any, slot: Any) -> Any:
             to = self._start + tirx.Cast("uint32", self.simple(slot * plan.stage_bytes))
             term = (part * steps + step) * self._tile.depth
-            beside = to + shape.left.bytes
+            beside = to + of_left.bytes
             return tirx.SeqStmt(
                 [
-                    self._copied(product.left, shape.left, to, (batch, row, term)),
-                    self._copied(product.right, shape.right, beside, (batch, column, term)),
+                    self._copied(product.left, of_left, to, (batch, row, term)),
+                    self._copied(product.right, of_right, beside, (batch, column, term)),
                 ]
             )
 
@@ -170,25 +186,23 @@ class TileWriter(Writer):
             following = copies(k + ahead, tirx.floormod(k + ahead, stages))
             one = [
                 tirx.Bind(at, slot),
-                call(text.copies_met(ahead - 1, grouped)),
-                call(text.multiply(shape), self._sums.data, at, at + shape.left.bytes),
+                call(text.copies_met(ahead - 1, beside_them)),
+                self._products(at, at + of_left.bytes),
                 when(k + ahead < steps, following),
                 begun,
             ]
-            if grouped:
-                one.append(call(text.multiplied(shape, 1), self._sums.data))
+            if beside_them:
+                one.append(self._products_met(1))
             else:  # what is copied next overwrites what the others may still be reading
                 one[2], one[3] = one[3], one[2]
             return tirx.SeqStmt(one)
 
         text_.append(self.loop("step", steps, tirx.ForKind.SERIAL, step))
-        if grouped:
-            text_.append(call(text.multiplied(shape, 0), self._sums.data))
+        if beside_them:
+            text_.append(self._products_met(0))
         return text_
 
-    def _copied(
-        self, operand: Operand, layout: TileLayout, to: Any, place: tuple[Any, Any, Any]
-    ) -> Any:
+    def _copied(self, operand: Operand, layout: Laid, to: Any, place: tuple[Any, Any, Any]) -> Any:
         """One step's copies of one operand, by all threads."""
         tile, side = self._tile, side_of(self._product, operand)
         team = Team(tile.threads, self._thread)
@@ -224,7 +238,7 @@ class TileWriter(Writer):
             return when(there, tirx.SeqStmt([pick, self.vector(self._vector, stored)]))
 
         count = ceil(tile.rows * vectors / tile.multiplying)
-        laid = call(text.lay_down(plan.shape, plan.laid_row), self._sums.data, self._start)
+        laid = self._lay_down()
         vectors_ = self.loop("vector", count, tirx.ForKind.SERIAL, one)
         return [
             self._all_read(),
@@ -328,3 +342,19 @@ class TileWriter(Writer):
             made[stage.buffer] = value
             buffer = stage.buffer
         return tirx.BufferStore(buffer, value, places)
+
+
+class TensorWriter(TileWriter[Plan]):
+    """Of those that multiply on tensor cores."""
+
+    def _products(self, left: Any, right: Any) -> Any:
+        return call(text.multiply(self._plan.shape), self._sums.data, left, right)
+
+    def _products_met(self, but: int) -> Any | None:
+        if not self._plan.shape.grouped:
+            return None
+        return call(text.multiplied(self._plan.shape, but), self._sums.data)
+
+    def _lay_down(self) -> Any:
+        laid = text.lay_down(self._plan.shape, self._plan.laid_row)
+        return call(laid, self._sums.data, self._start)
