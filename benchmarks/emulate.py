@@ -33,6 +33,7 @@ from crossbuild import (
     FLOATS,
     HALVES,
     PLAIN,
+    PLAIN_TILES,
     ROWS,
     SKETCHES,
     TILES,
@@ -167,7 +168,8 @@ class Bench:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Right ones of those tried, by kernel and kind of schedule, and what became of the others."""
-    kinds = ("untuned", PLAIN, SKETCHES, TILES, FED, CLUSTERS, ROWS, ATTENTION, ATTENTION_FED)
+    own = (PLAIN_TILES, TILES, FED, CLUSTERS, ROWS, ATTENTION, ATTENTION_FED)
+    kinds = ("untuned", PLAIN, SKETCHES, *own)
     lines = [
         "| kernel | type | " + " | ".join(kinds) + " | others |",
         "|---" * (3 + len(kinds)) + "|",
