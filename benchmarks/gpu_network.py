@@ -52,12 +52,12 @@ def main() -> None:
     building.add_argument("--tried", type=int, default=12)
     choosing = commands.add_parser("choose")
     choosing.add_argument("directory", type=Path)
-    choosing.add_argument("--out", type=Path, help="where the report on the kernels lies")
+    choosing.add_argument("--out", type=Path, default=Path(), help="of `gpu_lease.py`")
     a = parser.parse_args()
     if a.command == "build":
         build(a.directory, a.network, a.dtype, a.arch, a.tried)
     else:
-        choose(Plan(a.directory), a.out or a.directory)
+        choose(Plan(a.directory), a.out)
 
 
 class Plan:
@@ -142,7 +142,7 @@ def chosen(plan: Plan, report: Report) -> dict[str, tuple[float, float, dict[str
 def choose(plan: Plan, out: Path) -> None:
     report = report_on(plan.directory, NETWORKS_KERNELS, out)
     if report is None:
-        raise SystemExit(f"there is no report on {NETWORKS_KERNELS} in {out}")
+        raise SystemExit(f"there is no report on {plan.directory / NETWORKS_KERNELS}")
     program, target, best = plan.program, plan.target, chosen(plan, report)
     base, tuned = (plan.root / f"{name}.so" for name in ("base", "tuned"))
     # The same graph, so that its weights, which are most of the bundle, are the same file.

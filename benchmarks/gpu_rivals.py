@@ -33,48 +33,48 @@ EAGER, LATER, INDUCTOR = "PyTorch", "PyTorch later", "Inductor"
 TF32 = "tf32"
 TYPES = {"float16": torch.float16, "float32": torch.float32, TF32: torch.float32}
 
-Named = dict[str, tuple[Callable[..., Any], list[torch.Tensor]]]
+Named = dict[str, Callable[[], tuple[Callable[..., Any], list[torch.Tensor]]]]
+"""By name, what makes what computes it and its arguments."""
 
 
 def kernels(name: str) -> Named:
-    """By name: what computes it, and its arguments; of convolutions in channels-last memory."""
+    """Of convolutions in channels-last memory."""
     dtype = TYPES[name]
 
     def random(*shape: int) -> torch.Tensor:
         return torch.rand(shape, dtype=dtype, device="cuda") - 0.5
 
-    found: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {}
-    for size in PRODUCTS:
-        found[f"product {size} {name}"] = (torch.matmul, [random(size, size), random(size, size)])
-    for rows, channels, filters, taps in CONVOLUTIONS:
-        label = said((rows, channels, filters, taps))
+    def of(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
+        return lambda: (function, [random(*shape) for shape in shapes])
+
+    def convolution(rows: int, channels: int, filters: int, taps: int) -> Any:
         image = random(1, channels, rows, rows).to(memory_format=torch.channels_last)
         weights = random(filters, channels, taps, taps).to(memory_format=torch.channels_last)
+        return lambda x, w: functional.conv2d(x, w, padding=taps // 2), [image, weights]
 
-        def convolve(x: torch.Tensor, w: torch.Tensor, pad: int = taps // 2) -> torch.Tensor:
-            return functional.conv2d(x, w, padding=pad)
-
-        found[f"convolution {label} {name}"] = (convolve, [image, weights])
+    found: Named = {}
+    for size in PRODUCTS:
+        found[f"product {size} {name}"] = of(torch.matmul, (size, size), (size, size))
+    for shape in CONVOLUTIONS:
+        found[f"convolution {said(shape)} {name}"] = lambda s=shape: convolution(*s)
     if name == TF32:
         return found
-    x, scale, shift = random(4096, 1024), random(1024), random(1024)
-    found[f"softmax {name}"] = (lambda x: functional.softmax(x, dim=1), [x])
-    found[f"layer norm {name}"] = (
+    found[f"softmax {name}"] = of(lambda x: functional.softmax(x, dim=1), (4096, 1024))
+    found[f"layer norm {name}"] = of(
         lambda x, g, b: functional.layer_norm(x, [1024], g, b, 1e-5),
-        [x, scale, shift],
+        *((4096, 1024), (1024,), (1024,)),
     )
+    attend = functional.scaled_dot_product_attention
     heads, rows, depth = ATTENTION
-    q, k, v = (random(1, heads, rows, depth) for _ in range(3))
-    found[f"attention {name}"] = (functional.scaled_dot_product_attention, [q, k, v])
+    found[f"attention {name}"] = of(attend, *[(1, heads, rows, depth)] * 3)
     if name == "float16":
         n, many, deep = LONG_ATTENTION
-        long = [random(1, n, many, deep) for _ in range(3)]
-        named = f"attention {said(LONG_ATTENTION)} {name}"
-        found[named] = (functional.scaled_dot_product_attention, long)
-    q, k, p = random(heads, rows, depth), random(heads, rows, depth), random(heads, rows, rows)
-    found[f"attention softmax {name}"] = (lambda x: functional.softmax(x, dim=-1), [p])
-    found[f"attention q k {name}"] = (lambda q, k: torch.bmm(q, k.transpose(1, 2)), [q, k])
-    found[f"attention p v {name}"] = (torch.bmm, [p, k])
+        found[f"attention {said(LONG_ATTENTION)} {name}"] = of(attend, *[(1, n, many, deep)] * 3)
+    scores, each = (heads, rows, rows), (heads, rows, depth)
+    found[f"attention softmax {name}"] = of(lambda x: functional.softmax(x, dim=-1), scores)
+    turned = of(lambda q, k: torch.bmm(q, k.transpose(1, 2)), each, each)
+    found[f"attention q k {name}"] = turned
+    found[f"attention p v {name}"] = of(torch.bmm, scores, each)
     return found
 
 
@@ -82,19 +82,20 @@ def networks(name: str) -> Named:
     """From the host to the host."""
     if name not in ("float16", TF32):
         return {}
-    found = {"encoder": (encoder(), torch.rand(1, 128, 768))}
-    try:
+    dtype = TYPES[name]
+
+    def inferring(model: torch.nn.Module, x: torch.Tensor) -> Any:
+        return _inferring(model.eval().to("cuda", dtype)), [x.to(dtype)]
+
+    def resnet() -> Any:
         from torchvision.models import resnet50
 
-        model = resnet50().to(memory_format=torch.channels_last)
         image = torch.rand(1, 3, 224, 224).to(memory_format=torch.channels_last)
-        found["resnet50"] = (model, image)
-    except (ImportError, RuntimeError) as error:  # the latter where it is another PyTorch's
-        print(f"no ResNet-50: {error}", flush=True)
-    dtype = TYPES[name]
+        return inferring(resnet50().to(memory_format=torch.channels_last), image)
+
     return {
-        f"network {network} {name}": (_inferring(model.eval().to("cuda", dtype)), [x.to(dtype)])
-        for network, (model, x) in found.items()
+        f"network encoder {name}": lambda: inferring(encoder(), torch.rand(1, 128, 768)),
+        f"network resnet50 {name}": resnet,
     }
 
 
@@ -157,14 +158,10 @@ def main() -> None:
     parser.add_argument("--kernels", default="")
     a = parser.parse_args()
     torch.backends.cudnn.benchmark = True
-    rows: dict[str, dict[str, float]] = {}
+    about = {"device": torch.cuda.get_device_name(), "versions": versions()}
+    rows = earlier(a.results, about)
     began = time.monotonic()
     reserve_s = 0.0
-
-    def kept() -> None:
-        about = {"device": torch.cuda.get_device_name(), "versions": versions()}
-        a.results.write_text(json.dumps({**about, "kernels": rows}, indent=1) + "\n")
-
     for rival in (EAGER, INDUCTOR, LATER):
         if rival == INDUCTOR:
             reserve_s = 1.2 * (time.monotonic() - began)
@@ -172,21 +169,30 @@ def main() -> None:
             torch.backends.cuda.matmul.allow_tf32 = kind == TF32
             torch.backends.cudnn.allow_tf32 = kind == TF32
             named = {**kernels(kind), **networks(kind)}
-            for name in in_turns(list(named)) if rival == INDUCTOR else list(named):
-                function, arguments = named[name]
-                if a.kernels and name not in a.kernels.split(","):
-                    continue
+            names = [n for n in named if not a.kernels or n in a.kernels.split(",")]
+            for name in in_turns(names) if rival == INDUCTOR else names:
+                if rival in rows.get(name, {}):
+                    continue  # of an earlier run
                 left_s = a.limit_s - (time.monotonic() - began)
-                if rival == INDUCTOR and left_s < reserve_s:
+                if left_s < (reserve_s if rival == INDUCTOR else 0.0):
                     print(f"{name}: no time for {rival}", flush=True)
                     continue
-                found = timed(rival, function, arguments, a.seconds, name.startswith("network"))
+                found = timed(rival, named[name], a.seconds, name.startswith("network"))
                 if isinstance(found, str):  # a rival that fails is a row without it
                     print(f"{name}: {rival}: {found}", flush=True)
                     continue
                 rows.setdefault(name, {})[rival] = found
                 print(f"{name}: {rival} {found * 1e6:.1f} us", flush=True)
-                kept()
+                a.results.write_text(json.dumps({**about, "kernels": rows}, indent=1) + "\n")
+
+
+def earlier(results: Path, about: dict[str, str]) -> dict[str, dict[str, float]]:
+    """Times of an earlier run, by the same versions on the same kind of device."""
+    if not results.exists():
+        return {}
+    found = json.loads(results.read_text())
+    same = all(found.get(key) == value for key, value in about.items())
+    return found["kernels"] if same else {}
 
 
 def in_turns(names: list[str]) -> list[str]:
@@ -208,21 +214,17 @@ def versions() -> str:
     return f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}{compiler}"
 
 
-def timed(
-    rival: str,
-    function: Callable[..., Any],
-    arguments: list[torch.Tensor],
-    budget_s: float,
-    on_host: bool,
-) -> float | str:
+def timed(rival: str, make: Callable[[], Any], budget_s: float, on_host: bool) -> float | str:
     """Seconds, or why there are none."""
     try:
+        function, arguments = make()
         if rival == INDUCTOR:
             torch._dynamo.reset()
             function = torch.compile(function, mode="max-autotune-no-cudagraphs")
         return seconds(lambda: function(*arguments), budget_s, on_host)
     except Exception as error:  # of many types
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+        said = next(iter(str(error).strip().splitlines()), "")
+        return f"{type(error).__name__}: {said[:200]}"
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     python benchmarks/gpu_tables.py K N [--out OUT]
 
-Of directories that `gpu.py` and `gpu_network.py` have built; their reports, and `gpu_rivals.py`'s
-`rivals.json`, lie in OUT or in the first of them. What has not been measured is a dash.
+Of directories that `gpu.py` and `gpu_network.py` have built; reports on their bundles, and the
+times of `gpu_rivals.py`, are where `gpu_lease.py` has put them. What has not been measured is a
+dash.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where tunefarm is not installed
 
 from tunefarm.errors import Failure
-from tunefarm.measure.bundle import Report, read_report, report_of
+from tunefarm.measure.bundle import Report, read_bundle, read_report, report_of
+from tunefarm.measure.bundle_run import PART
 from tunefarm.measure.facts import Checked
 from tunefarm.measure.judge import judge
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import ScreenOutcome
 
 KERNELS, NETWORKS_KERNELS, NETWORK = "gpu.bundle", "kernels.bundle", "network.bundle"
+RIVALS = "rivals.json"
 UNTUNED, PLANTED = "untuned", "planted fault"
 PARTS = ("attention q k", "attention softmax", "attention p v")
 """Of attention, of which there is a row with their sum: rivals have one kernel, as we have in 16
@@ -41,45 +44,66 @@ Rivals = dict[str, dict[str, float]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directories", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
-    print(tables(given.directories, given.out or given.directories[0]))
+    print(tables(given.directories, given.out))
 
 
 def tables(directories: Sequence[Path], out: Path) -> str:
-    """Of every bundle of `directories` that there is a report on, in `out` or beside it."""
-    found = list(_tables(directories, out))
+    """Of every bundle of `directories` that there is a report on."""
+    file = out / RIVALS
+    rivals = json.loads(file.read_text()) if file.exists() else {"kernels": {}}
+    found = []
+    for directory in directories:
+        for bundle, make in ((KERNELS, _kernels), (NETWORKS_KERNELS, _tasks), (NETWORK, _network)):
+            try:
+                report = report_on(directory, bundle, out)
+                found += list(make(directory, report, rivals)) if report is not None else []
+            except Exception as error:  # whatever it is, the others' tables are to be seen
+                found.append(f"{directory / bundle}: {type(error).__name__}: {error}")
     return "\n\n".join(found) if found else "nothing has been measured"
 
 
-def _tables(directories: Sequence[Path], out: Path) -> Iterator[str]:
-    file = out / "rivals.json"
-    rivals = json.loads(file.read_text()) if file.exists() else {"kernels": {}}
-    for directory in directories:
-        listed = directory / "kernels.json"
-        if listed.exists() and (report := report_on(directory, KERNELS, out)):
-            rows = json.loads(listed.read_text())
-            yield head(report, f"kernels; rivals: {rivals.get('versions', 'none')}")
-            yield kernels_table(rows, report.answers, rivals["kernels"])
-            yield kinds_table(rows, report.answers)
-            yield failures(rows, report.answers)
-        plan = directory / "plan.json"
-        if not plan.exists():
-            continue
-        said = json.loads(plan.read_text())
-        if report := report_on(directory, NETWORKS_KERNELS, out):
-            yield head(report, f"kernels of {said['network']} {said['dtype']}")
-            yield tasks_table(said, report.answers)
-            yield failures(said["rows"], report.answers)
-        if report := report_on(directory, NETWORK, out):
-            yield network_summary(said, report, rivals["kernels"])
-
-
 def report_on(directory: Path, bundle: str, out: Path) -> Report | None:
-    for path in (report_of(out / bundle), report_of(directory / bundle)):
-        if path.exists():
-            return read_report(path, directory / "files")
+    """In `out`, below the directory's name, or beside the bundle; an unfinished one where there is
+    no other. One on another bundle of this name is none."""
+    path = directory / bundle
+    if not path.exists():
+        return None
+    for whole in (report_of(place_in(out, directory) / bundle), report_of(path)):
+        for one in (whole, whole.with_name(whole.name + PART)):
+            if one.exists():
+                report = read_report(one, directory / "files")
+                if report.bundle == read_bundle(path).id:
+                    return report
+                print(f"{one} is on another bundle", file=sys.stderr)
     return None
+
+
+def place_in(out: Path, directory: Path) -> Path:
+    return out / directory.resolve().name
+
+
+def _kernels(directory: Path, report: Report, rivals: dict[str, Any]) -> Iterator[str]:
+    rows = json.loads((directory / "kernels.json").read_text())
+    yield head(report, f"kernels; rivals: {rivals.get('versions', 'none')}")
+    yield kernels_table(rows, report.answers, rivals["kernels"])
+    yield kinds_table(rows, report.answers)
+    yield failures(rows, report.answers)
+
+
+def _tasks(directory: Path, report: Report, _rivals: dict[str, Any]) -> Iterator[str]:
+    plan = json.loads((directory / "plan.json").read_text())
+    yield head(report, f"kernels of {plan['network']} {plan['dtype']}")
+    yield tasks_table(plan, report.answers)
+    yield failures(plan["rows"], report.answers)
+
+
+def _network(directory: Path, report: Report, rivals: dict[str, Any]) -> Iterator[str]:
+    plan = json.loads((directory / "plan.json").read_text())
+    planned = len(read_bundle(directory / NETWORK).requests)
+    yield head(report, f"{plan['network']} {plan['dtype']}, whole")
+    yield network_summary(plan, report.answers, planned, rivals["kernels"])
 
 
 def head(report: Report, what: str) -> str:
@@ -224,12 +248,19 @@ def tasks_table(plan: dict[str, Any], answers: Mapping[int, Any]) -> str:
     return "\n".join(lines)
 
 
-def network_summary(plan: dict[str, Any], report: Report, rivals: Rivals) -> str:
-    title = head(report, f"{plan['network']} {plan['dtype']}, whole")
-    checked, *models = (report.answers[n] for n in sorted(report.answers))
-    fallen = [one for one in models if isinstance(one, Failure)]
-    if not isinstance(checked, Checked) or fallen or not models:
-        return f"{title}\n\nIt did not run: {fallen[0] if fallen else checked}"
+def network_summary(
+    plan: dict[str, Any], answers: Mapping[int, Any], planned: int, rivals: Rivals
+) -> str:
+    """Args:
+    planned: answers of a whole run: one of the check, the others of processes.
+    """
+    failed = [one for one in answers.values() if isinstance(one, Failure)]
+    if failed:
+        return f"It did not run: {in_short(failed[0])}"
+    if len(answers) < planned:
+        return f"Only {len(answers)} of {planned} parts were measured: run it again."
+    checked, *models = (answers[n] for n in sorted(answers))
+    assert isinstance(checked, Checked)
     base, tuned = (
         {process: answer[name] for process, answer in enumerate(models)}
         for name in ("base", "tuned")
@@ -237,7 +268,6 @@ def network_summary(plan: dict[str, Any], report: Report, rivals: Rivals) -> str
     found = judge(base, tuned, len(models), Protocol())
     assert found is not None
     lines = [
-        f"{title}\n",
         f"Untuned {found.base_s * 1e3:.3f} ms, tuned {found.tuned_s * 1e3:.3f} ms: "
         f"{found.speedup:.2f} times faster ({found.low:.2f} to {found.high:.2f}), {found.verdict}; "
         f"largest error against ONNX Runtime {checked.parity.max_abs_err:.2g}"

@@ -25,7 +25,7 @@ from tunefarm.measure.archive import UNREADABLE, pack
 from tunefarm.measure.facts import Block
 from tunefarm.measure.wire import WireError, from_wire, to_wire
 
-SCHEMA = 4
+BUNDLE_SCHEMA, REPORT_SCHEMA = 4, 3
 BUNDLE, REPORT = "bundle.json", "report.json"
 FILES, RUNTIME = "files/", "runtime/"
 _MOST_IN_REPORT = 4 * 2**30
@@ -99,7 +99,7 @@ def write_bundle(
     named = {one.relative_to(root).as_posix(): one for one in dict.fromkeys(files)}
     digests = {name: _digest_of(one) for name, one in sorted(named.items())}
     document = {
-        "schema": SCHEMA,
+        "schema": BUNDLE_SCHEMA,
         "job": job,
         "target": json.loads(target.to_json()),
         "device": device,
@@ -154,7 +154,7 @@ def read_bundle(path: Path) -> Bundle:
     """
     text = _member(path, BUNDLE, "measurement bundle")
     needed = {"job", "target", "device", "requests", "files", "about", "returns"}
-    document = _document(path, text, needed)
+    document = _document(path, text, needed, BUNDLE_SCHEMA)
     return _bundle(document, _digest(text)[:16])
 
 
@@ -190,7 +190,7 @@ def unpack_files(path: Path, bundle: Bundle, root: Path) -> tuple[Any, ...]:
 def write_report(path: Path, report: Report, root: Path) -> None:
     """Write it whole, or not at all; the answers' paths are below `root`."""
     document = {
-        "schema": SCHEMA,
+        "schema": REPORT_SCHEMA,
         "bundle": report.bundle,
         "device": report.device.to_dict(),
         "answers": {str(n): to_wire(answer, root) for n, answer in report.answers.items()},
@@ -216,7 +216,9 @@ def read_report(path: Path, root: Path) -> Report:
         ArtifactIncompatible: it is of another version.
     """
     text = _member(path, REPORT, "report of measurements")
-    document = _document(path, text, {"bundle", "device", "answers", "blocks", "files"})
+    document = _document(
+        path, text, {"bundle", "device", "answers", "blocks", "files"}, REPORT_SCHEMA
+    )
     try:
         with zipfile.ZipFile(path) as archive:
             if sum(one.file_size for one in archive.infolist()) > _MOST_IN_REPORT:
@@ -245,17 +247,17 @@ def _block(data: Any, root: Path) -> Block:
     return found
 
 
-def _document(path: Path, text: bytes, needed: set[str]) -> dict[str, Any]:
+def _document(path: Path, text: bytes, needed: set[str], schema: int) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads(text)
-        if not needed <= set(document):
-            raise ValueError(f"it lacks {', '.join(sorted(needed - set(document)))}")
-    except (ValueError, TypeError, RecursionError) as error:
+        found = document.get("schema")
+        lacking = needed - set(document)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactTampered(f"{path}: {error}") from error
-    if document.get("schema") != SCHEMA:
-        raise ArtifactIncompatible(
-            f"{path} is of version {document.get('schema')}, this tunefarm reads {SCHEMA}"
-        )
+    if found is not None and found != schema:
+        raise ArtifactIncompatible(f"{path} is of version {found}, this tunefarm reads {schema}")
+    if found is None or lacking:
+        raise ArtifactTampered(f"{path}: it lacks {', '.join(sorted(lacking)) or 'its version'}")
     return document
 
 

@@ -54,7 +54,7 @@ def _run(bundle: str, report: str, limit: str | None) -> int:
     from tunefarm.measure.bundle_run import run_bundle
 
     try:
-        limit_s = seconds_of(limit) if limit else math.inf
+        limit_s = math.inf if limit is None else seconds_of(limit)
     except ValueError as error:
         print(f"Error: --for: {error}", file=sys.stderr)
         return 2

@@ -29,12 +29,14 @@ from tunefarm.measure.bundle import (
     write_report,
 )
 from tunefarm.measure.facts import Block
-from tunefarm.measure.files import makes
+from tunefarm.measure.files import makes, needs
 from tunefarm.measure.protocol import Protocol as MeasuringProtocol
 from tunefarm.measure.runner import METHODS, Runner
 from tunefarm.process import ChildDied, ChildError, ChildTimeout
 
 SAVE_EVERY_S = 60.0
+PART = ".part"
+"""After the name of a report that is unfinished."""
 _CANARY_EVERY = MeasuringProtocol().canary_every
 
 
@@ -126,12 +128,12 @@ class _Run:
     @property
     def _part(self) -> Path:
         """Where an unfinished report lies: whoever waits for it must not take it for the whole."""
-        return self._path.with_name(self._path.name + ".part")
+        return self._path.with_name(self._path.name + PART)
 
     def measure(self, requests: tuple[Any, ...]) -> Report:
         self._say(f"{len(requests)} measurements on {self._device.sku}")
         self._recall()
-        left = [n for n, one in enumerate(requests) if not self._is_done(n, one)]
+        left = self._left(requests)
         started = time.monotonic()
         try:
             for done, number in enumerate(left):
@@ -140,7 +142,7 @@ class _Run:
                     break
                 if done % _CANARY_EVERY == 0:
                     self._begin_block(number)
-                self._answers[number] = self._answer(requests[number])
+                self._answers.setdefault(number, self._answer(requests[number]))
                 self._keep(makes(requests[number], self._answers[number]))
                 self._progress(done + 1, len(left), started)
                 if time.monotonic() - self._saved > SAVE_EVERY_S:
@@ -151,12 +153,13 @@ class _Run:
         self._part.unlink(missing_ok=True)
         return report
 
-    def _is_done(self, number: int, request: Any) -> bool:
-        """In an earlier run; what it made is gone where it was not to come home."""
-        if number not in self._answers:
-            return False
-        made = makes(request, self._answers[number])
-        return self._bundle.returns or all(one.exists() for one in made)
+    def _left(self, requests: tuple[Any, ...]) -> list[int]:
+        """What has no answer yet; and what made, in an earlier run, what these need, where that did
+        not come home: it is made once more."""
+        left = [n for n in range(len(requests)) if n not in self._answers]
+        gone = {file for n in left for file in needs(requests[n]) if not file.exists()}
+        makers = [n for n in self._answers if gone & {*makes(requests[n], self._answers[n])}]
+        return sorted([*left, *makers])
 
     def _keep(self, made: list[Path]) -> None:
         for one in made if self._bundle.returns else ():

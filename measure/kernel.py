@@ -80,9 +80,9 @@ class Kernel:
     def sample(self, turns: list[list[Any]], number: int, repeat: int) -> list[float]:
         """Seconds per call: `repeat` samples of `number` calls each.
 
-        A kernel that is timed for itself in the runtime's own loop, where calls are over when they
-        return; else in ours, whatever the candidate: that adds about a microsecond to each call of
-        a processor's.
+        A kernel that is timed for itself is called in the runtime's own loop, where calls are over
+        when they return. Others, and all on a GPU, are called in ours, by the device's clock: on a
+        processor that adds about a microsecond to each call.
         """
         here = backend()
         if not self._facts.between and not here.has_clock:

@@ -62,6 +62,10 @@ def check_on_paper(request: PaperRequest) -> OnPaper:
     child = Child("tunefarm.measure.serve:serve", {**RUNTIME_ONLY, KIND: "cuda", **variables})
     with child:
         try:
+            child.warm()
+        except (ChildTimeout, ChildDied, ChildError) as error:
+            return OnPaper(untold=f"{EMULATED} does not start: {error}"[:300])
+        try:
             return OnPaper(child.call(request.check, request.limit_s).parity)
         except ChildTimeout:
             return OnPaper(untold=f"it takes longer than the {request.limit_s:.0f} s that are left")

@@ -285,7 +285,15 @@ class _Driver:
         finally:
             importing.close()
 
-    def _build_only(self, target: JobTarget, program: Program) -> Packaged:
+    def _budget_s(self, targets_left: int) -> float | None:
+        """One target's share of what is left; None where there is no limit."""
+        whole: float | None = self.options["budget_s"]
+        if not whole:
+            return None
+        spent = self.spent_s + time.monotonic() - self.started
+        return max(0.0, whole - spent) / targets_left
+
+    def _build_only(self, target: JobTarget, program: Program, targets_left: int) -> Packaged:
         transfer, _ = learning.begin(self.home, self.job)
         self._show("build")
         return UnmeasuredRun(
@@ -297,14 +305,14 @@ class _Driver:
             Protocol(**self.job.protocol),
             self._directory(target),
             transfer,
-            self.options["budget_s"],
+            self._budget_s(targets_left),
             self.check,
             lambda text: self.reporter.line(f"{target.name}: {text}"),
         ).run()
 
     def _run_target(self, target: JobTarget, program: Program, targets_left: int) -> Packaged:
         if target.device.is_none:
-            return self._build_only(target, program)
+            return self._build_only(target, program, targets_left)
         protocol = Protocol(**self.job.protocol)
         here = target.device.host == cpu.host_name()
         pace = paced(
@@ -334,10 +342,6 @@ class _Driver:
         transfer, note = learning.begin(self.home, self.job)
         if note:
             self.reporter.line(f"{target.name}: {note}")
-        budget_s = None
-        if self.options["budget_s"]:
-            spent = self.spent_s + time.monotonic() - self.started
-            budget_s = max(0.0, self.options["budget_s"] - spent) / targets_left
         run = TargetRun(
             self.home,
             self.journal,
@@ -348,7 +352,7 @@ class _Driver:
             self.epoch,
             protocol,
             self.reporter,
-            budget_s,
+            self._budget_s(targets_left),
             self.check,
             self.sync,
             self.quiet,

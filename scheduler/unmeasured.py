@@ -45,8 +45,8 @@ _CHOICES = 4
 class UnmeasuredRun:
     """Args:
     transfer: the cost model to choose by, besides the hardware's.
-    budget_s: what the job may take, if that was said; the model is run on paper for as long as is
-        left of it.
+    budget_s: what this may take, if that was said; the model is run on paper for as long as is left
+        of it.
     check: called while waiting; raises to end the job.
     say: tells people.
     """
@@ -178,25 +178,32 @@ class UnmeasuredRun:
         return library
 
     def _on_paper(self, builder: Any, library: Path, started: float) -> OnPaper:
-        """What `library` computes on a GPU of paper; nothing is known of other devices' libraries,
-        or where no time is left."""
+        """What `library` computes on a GPU of paper; of another device's nothing is known."""
         if self.target.resolved.kind != "cuda":
             return OnPaper(untold="it is for no GPU")
-        expected = self._wait(builder.assemble.remote(self._expected())).answer
-        check = CheckRequest((library,), (), expected, self.program.inputs, self.protocol)
-        arch = arch_of(self.target.resolved).name
-        left_s = (self.budget_s or _BUDGET_S) - (time.monotonic() - started)
-        if left_s < _LEAST_S:
-            seen = OnPaper(untold="no time is left")
-        else:
-            self.say(f"running it on a GPU of paper, for {left_s:.0f} s at most")
-            request = PaperRequest(check, arch, self.home.paper, left_s)
-            seen = self._wait(builder.on_paper.remote(request))
+        seen = self._seen(builder, library, started)
         self.say(_said(seen))
         self.journal.add_event(
             self.job.id, "on_paper", target=self.target.name, **dataclasses.asdict(seen)
         )
         return seen
+
+    def _seen(self, builder: Any, library: Path, started: float) -> OnPaper:
+        until = started + (_BUDGET_S if self.budget_s is None else self.budget_s)
+        if until - time.monotonic() < _LEAST_S:
+            return OnPaper(untold="no time is left of the budget")
+        try:
+            check = CheckRequest(
+                (library,), (), self._expected(builder), self.program.inputs, self.protocol
+            )
+        except JobFailed as error:
+            return OnPaper(untold=error.message)
+        left_s = max(_LEAST_S, until - time.monotonic())
+        self.say(f"running it on a GPU of paper, for {left_s:.0f} s at most")
+        arch = arch_of(self.target.resolved).name
+        request = PaperRequest(check, arch, self.home.paper, left_s)
+        found: OnPaper = self._wait(builder.on_paper.remote(request))
+        return found
 
     def _untuned_on_paper(self, builder: Any, library: Path, started: float) -> OnPaper:
         """In the place of what was wrong.
@@ -210,20 +217,26 @@ class UnmeasuredRun:
             raise JobFailed(
                 f"{self.target.name}: the model with the chosen schedules is wrong on a GPU of "
                 f"paper, and of the untuned build {_said(seen)}; nothing is packaged",
-                hint="Which kernel it is says a job for such a GPU: python -m "
-                "tunefarm.measure.emulator --arch ARCH tunefarm submit MODEL --targets cuda",
+                hint="A longer --budget gives it more time. Which kernel it is says a job for such "
+                "a GPU: python -m tunefarm.measure.emulator --arch ARCH tunefarm submit MODEL "
+                "--targets cuda",
             )
         return seen
 
-    def _expected(self) -> ExpectedRequest:
-        return ExpectedRequest(
-            self.program.model,
-            self.program.inputs,
-            cpu.usable_cores(),
-            self.protocol.seeds,
-            self.directory / "model" / "expected.npz",
-            self.program.precision,
-        )
+    def _expected(self, builder: Any) -> Path:
+        """What the model is to compute; made once.
+
+        Raises:
+            JobFailed: ONNX Runtime cannot tell.
+        """
+        file = self.directory / "model" / "expected.npz"
+        if not file.exists():
+            request = ExpectedRequest(
+                *(self.program.model, self.program.inputs, cpu.usable_cores()),
+                *(self.protocol.seeds, file, self.program.precision),
+            )
+            self._wait(builder.assemble.remote(request))
+        return file
 
     def _wait(self, reference: Any) -> Any:
         while True:

@@ -4,7 +4,8 @@ EmulatorError
 ├── Unsupported        an instruction, or a form of one, that is not known here
 ├── IllegalAddress     outside of what was allocated, or not aligned
 ├── Race               two threads, one place, no barrier
-└── NeverEnds          more instructions than it was given
+└── NeverEnds          threads wait for what nobody will do
+    └── GivenUp        more instructions than it was given, which may be too few
 """
 
 from __future__ import annotations
@@ -27,4 +28,8 @@ class Race(EmulatorError):
 
 
 class NeverEnds(EmulatorError):
-    """It was given up."""
+    """Threads wait for what nobody will do."""
+
+
+class GivenUp(NeverEnds):
+    """It may have ended later."""

@@ -18,6 +18,7 @@ from tunefarm.measure.emulator.copies import Copies
 from tunefarm.measure.emulator.engine import Engine
 from tunefarm.measure.emulator.faults import (
     EmulatorError,
+    GivenUp,
     IllegalAddress,
     NeverEnds,
     Unsupported,
@@ -231,7 +232,7 @@ class Run:
                 block = self.code.blocks[number]
                 self.left -= len(block.steps) + 1
                 if self.left < 0:
-                    raise NeverEnds("it was given up")
+                    raise GivenUp("more instructions than it was given")
                 for self.at, step in block.steps:
                     step(self)
                 self.at = block.last

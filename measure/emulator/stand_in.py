@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tunefarm.devices.gpu import arch_of
 from tunefarm.devices.target import parse_target
+from tunefarm.home import write_atomically
 from tunefarm.measure.cuda import PTX_DIRECTORY
 
 GPU = "TUNEFARM_EMULATED_GPU"
@@ -86,7 +87,8 @@ def environment(directory: Path, arch: str) -> dict[str, str]:
         if not (libraries / library).exists():
             _make(libraries, library)
     home = str(Path(__file__).parents[1])
-    (start / "sitecustomize.py").write_text(_START.format(home=home))
+    # Interpreters of other jobs may be starting.
+    write_atomically(start / "sitecustomize.py", _START.format(home=home).encode())
     return {
         "LD_LIBRARY_PATH": _before(libraries, "LD_LIBRARY_PATH"),
         "PYTHONPATH": _before(start, "PYTHONPATH"),

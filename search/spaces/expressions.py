@@ -90,8 +90,9 @@ def lie_together(
 
 
 def is_its_stages(workload: Any) -> bool:
-    """Whether the stages of a kernel and their axes say all that it does: it has one result, and no
-    stage is left out under some condition of its loops, or begins elsewhere than at nought."""
+    """Whether the stages of a kernel and their axes say all that it does: it has one result, the
+    last stage's, and no stage is left out under some condition of its loops, or begins elsewhere
+    than at nought."""
     function = workload["main"]
     realized: list[Any] = []
     blocks: list[Any] = []
@@ -100,7 +101,8 @@ def is_its_stages(workload: Any) -> bool:
     arguments = set(function.params)
     stores = [block.body for block in blocks if isinstance(block.body, tirx.BufferStore)]
     return (
-        sum(store.buffer in arguments for store in stores) == 1
+        [store.buffer in arguments for store in stores].count(True) == 1
+        and stores[-1].buffer in arguments
         and all(_is(one.predicate, 1) for one in realized)
         and all(_is(v.dom.min, 0) for block in blocks for v in block.iter_vars)
     )

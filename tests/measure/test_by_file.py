@@ -285,6 +285,12 @@ def test_a_file_that_was_changed_is_refused(paper, tmp_path: Path) -> None:
         (lambda data: b"[1]", ArtifactTampered),
         (lambda data: data[:-10], ArtifactTampered),
         (lambda data: data.replace(b'"schema": 4', b'"schema": 9'), ArtifactIncompatible),
+        # As they were written before there was a choice.
+        (
+            lambda data: data.replace(b'"schema": 4', b'"schema": 3').replace(b'"returns"', b'"x"'),
+            ArtifactIncompatible,
+        ),
+        (lambda data: data.replace(b'"returns"', b'"x"'), ArtifactTampered),
         (lambda data: data.replace(b'"ScreenRequest"', b'"Popen"'), ArtifactTampered),
         (lambda data: data.replace(b"candidates/c.so", b"../../etc/c.so"), ArtifactTampered),
     ],

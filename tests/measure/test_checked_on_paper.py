@@ -27,7 +27,8 @@ from tunefarm.measure.runner import CheckRequest
     [
         ("CUDAError: Race: 2 threads write 0x10 in conv", "Race: 2 threads write 0x10 in conv"),
         ("IllegalAddress: 0x40 of nothing", "IllegalAddress: 0x40 of nothing"),
-        ("NeverEnds: 10 instructions", "NeverEnds: 10 instructions"),
+        ("NeverEnds: they wait for a barrier", "NeverEnds: they wait for a barrier"),
+        ("GivenUp: more instructions than it was given", ""),
         ("Unsupported: tex.2d in conv", ""),
         ("RaceCondition of nobody", ""),
         ("", ""),

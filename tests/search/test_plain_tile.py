@@ -4,6 +4,7 @@ and that a trace stands for one kernel. What these compute:
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +14,13 @@ from hypothesis import strategies as st
 
 from tunefarm.devices.gpu import arch_of, completed
 from tunefarm.devices.target import parse_target
+from tunefarm.search.spaces.plain_tile import device_text
 from tunefarm.search.spaces.plain_tile.tile import (
     PlainLayout,
     PlainPlan,
     PlainTile,
     expected_s,
     possible,
-    vector_of,
 )
 from tunefarm.search.spaces.tensor_tile.tiling import Matrices
 
@@ -73,6 +74,7 @@ def test_every_tile_fits_and_wastes_no_block(of: Matrices, arch: Any) -> None:
         {"split": 0},
         {"band": -1},
         {"own_rows": 6, "rows": 120},
+        {"own_rows": 3, "rows": 96},
         {"own_rows": 16, "own_columns": 16},
         {"own_rows": 64, "own_columns": 64},
         {"own_rows": 1, "own_columns": 4},
@@ -123,11 +125,26 @@ def test_neighbouring_threads_read_from_other_banks(
     st.sampled_from([SQUARE, SMALL, replace(SQUARE, left_deep=False, right_deep=True)]), st.data()
 )
 def test_every_sum_is_one_threads(of: Matrices, data: st.DataObject) -> None:
-    """By the rows and columns that `device_text` gives a thread."""
+    """By the expressions in a kernel's text."""
     tile = data.draw(st.sampled_from(sorted(possible(of, A100), key=repr)[::97]))
     lanes = PlainPlan(of, tile).lanes
     assert lanes is not None
-    rows, columns = (_lines(tile.threads, lanes, down) for down in (True, False))
+    place = device_text._place(lanes)
+    rows, columns = (
+        [
+            [
+                _evaluated(first, lane=thread % 32, warp=thread // 32) + _evaluated(line, i=own)
+                for own in range(count)
+            ]
+            for thread in range(tile.threads)
+        ]
+        for name, side, count, along in (
+            ("row", lanes.left, tile.own_rows, lanes.down),
+            ("column", lanes.right, tile.own_columns, lanes.across),
+        )
+        for first in re.findall(rf"unsigned {name} = (.*?);", place, re.DOTALL)
+        for line in [device_text._line("i", side, count, along)]
+    )
     taken = {
         (row, column)
         for mine, beside in zip(rows, columns, strict=True)
@@ -137,21 +154,10 @@ def test_every_sum_is_one_threads(of: Matrices, data: st.DataObject) -> None:
     assert taken == {(i, j) for i in range(tile.rows) for j in range(tile.columns)}
 
 
-def _lines(threads: int, lanes: Any, down: bool) -> list[list[int]]:
-    side, own, along = (
-        (lanes.left, lanes.own_rows, lanes.down)
-        if down
-        else (lanes.right, lanes.own_columns, lanes.across)
-    )
-    step = 1 if side.deep else vector_of(own)
-    found = []
-    for thread in range(threads):
-        lane, warp = thread % 32, thread // 32
-        warp = warp % lanes.warps_down if down else warp // lanes.warps_down
-        lane = lane // lanes.across if down else lane % lanes.across
-        first = warp * along * own + lane * step
-        found.append([first + i // step * along * step + i % step for i in range(own)])
-    return found
+def _evaluated(expression: str, **values: int) -> int:
+    """What C++ makes of it."""
+    text = re.sub(r"\s+", " ", expression).replace("/", "//")
+    return int(eval(text, {}, values))
 
 
 def test_what_has_few_tiles_shares_their_depth() -> None:

@@ -363,6 +363,23 @@ def test_other_kernels_are_no_products() -> None:
 
 
 @pytest.mark.tvm
+def test_what_ends_in_something_that_nobody_reads_is_no_product() -> None:
+    """The product itself is the result, and what is made of it is thrown away."""
+    import tvm
+
+    from tests.products import product
+    from tunefarm.search.spaces.tensor_tile.product import product_of
+
+    text = product("float32", (64, 64, 64), after="bias").script()
+    result, summed = "compute: T.Buffer(", "c = T.sblock_alloc_buffer("
+    assert text.count(result) == text.count(summed) == 1
+    swapped = text.replace(summed, "compute = T.sblock_alloc_buffer(")
+    swapped = swapped.replace(result, "c: T.Buffer(")
+    assert product_of(tvm.script.from_source(text)) is not None
+    assert product_of(tvm.script.from_source(swapped)) is None
+
+
+@pytest.mark.tvm
 def test_a_trace_stands_for_one_kernel() -> None:
     from tests.products import product
     from tests.written import traces_stand_for_kernels

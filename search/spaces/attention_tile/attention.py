@@ -135,8 +135,6 @@ def attention_of(workload: Any) -> Attention | None:
     arguments = set(workload["main"].params)
     if ending is None or not _reads(score, first, arguments):
         return None
-    if ending[1] not in arguments:  # the last stage is read by nobody
-        return None
     if (
         not _reads(ending[0], second, arguments)
         or dtype not in HALF

@@ -188,6 +188,8 @@ class PlainPlan(Tiling[PlainTile]):
             return False
         if any(size % vector_of(size) for size in own) or self.held > _MOST_HELD:
             return False
+        if 3 in own:  # which are no vector
+            return False
         if self.lanes is None or self.steps < 1 or one.batches * tile.split > MOST_BLOCKS:
             return False
         return (

@@ -26,9 +26,10 @@ def test_products_are_right_whichever_way_operands_lie(stack) -> None:
     from tests.products import product
 
     large = POINT.format(64, 32, 8, 3, 8, 4)
-    small = POINT.format(4, 64, 16, 2, 1, 8)
+    small, few = POINT.format(4, 64, 16, 2, 1, 8), POINT.format(16, 32, 8, 3, 2, 2)
     for turned in ((False, False), (False, True), (True, False), (True, True)):
-        checked(stack, product("float32", (72, 44, 50), turned, after="bias"), large, small)
+        module = product("float32", (72, 44, 50), turned, after="bias")
+        checked(stack, module, large, small, few)
     wide = POINT.format(32, 64, 16, 4, 4, 16)
     checked(stack, product("float32", (40, 72, 60), batches=2), wide, f"{wide} band=4")
 
