@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from tunefarm.devices.device import EMULATED
 from tunefarm.home import write_atomically
 from tunefarm.results import evidence, plots
 from tunefarm.results.facts import Job, JobTarget
@@ -72,15 +73,15 @@ def _target(journal: Journal, job: Job, target: JobTarget) -> str:
     curve = evidence.best_so_far(journal, job.id, target.name)
     base, tuned = model_samples_ms(journal, job.id, target.name)
     untuned = {target.name: float(pd.Series(base).median())} if base else {}
-    device = target.device
     body = [
-        f"<h2>{html.escape(target.name)}</h2><p class=sub>{html.escape(target.resolved.text)} on "
-        f"{html.escape(device.sku)}, {device.cores} cores</p>"
+        f"<h2>{html.escape(target.name)}</h2><p class=sub>{html.escape(target.resolved.text)} "
+        f"{_measured_on(target)}</p>"
     ]
     if artifact is not None:
         placed = evidence.in_place(journal, job.id, target.name)
         body.append(_cards(artifact["summary"], placed))
-    body.append(_image(plots.best_over_trials({target.name: curve}, untuned)))
+    if len(curve):
+        body.append(_image(plots.best_over_trials({target.name: curve}, untuned)))
     if base:
         body.append(_image(plots.model_samples(base, tuned, target.name)))
     if not kernels.empty and kernels["speedup"].notna().any():
@@ -96,20 +97,29 @@ def _target(journal: Journal, job: Job, target: JobTarget) -> str:
     return "".join(body)
 
 
+def _measured_on(target: JobTarget) -> str:
+    device = target.device
+    if device.is_none:
+        return "of which there is no device: models chose the schedules, and nothing was measured"
+    return f"on {html.escape(device.sku)}, {device.cores} cores"
+
+
 def _cards(summary: dict[str, Any], placed: dict[str, Any] | None) -> str:
     interval = summary["speedup_ci95"]
     parity = summary["parity"]
     entries = [
         (summary["verdict"], "verdict"),
-        (f"{summary['speedup']:.4g}x" if summary["speedup"] else "-", "faster than untuned"),
-        (f"{interval[0]:.4g} to {interval[1]:.4g}" if interval else "-", "95 % interval"),
+        (f"{summary['speedup']:.4g}x" if summary["speedup"] else "", "faster than untuned"),
+        (f"{interval[0]:.4g} to {interval[1]:.4g}" if interval else "", "95 % interval"),
         (_latency(summary["tuned_ms"]), "tuned, median"),
         (_latency(summary["baseline_ms"]), "untuned, median"),
         (
-            f"{parity['max_rel_err']:.1e}" if parity["max_rel_err"] is not None else "-",
-            "largest relative error" + (" (too large)" if parity["passed"] is False else ""),
+            f"{parity['max_rel_err']:.1e}" if parity["max_rel_err"] is not None else "",
+            "largest relative error"
+            + (" (too large)" if parity["passed"] is False else "")
+            + (f", on a {EMULATED}" if parity.get("ran_on") == EMULATED else ""),
         ),
-        (str(summary["candidates"]), "candidates measured"),
+        (str(summary["candidates"] or ""), "candidates measured"),
         (f"{summary['wall_s']:.0f} s", "wall time"),
     ]
     if placed is not None:
@@ -118,12 +128,13 @@ def _cards(summary: dict[str, Any], placed: dict[str, Any] | None) -> str:
         f"<div class='card {html.escape(value) if label == 'verdict' else ''}'>"
         f"<b>{html.escape(value)}</b><span>{label}</span></div>"
         for value, label in entries
+        if value
     )
     return f"<div class=cards>{cards}</div>"
 
 
 def _latency(milliseconds: float | None) -> str:
-    return "-" if milliseconds is None else f"{milliseconds:.4g} ms"
+    return "" if milliseconds is None else f"{milliseconds:.4g} ms"
 
 
 def _image(figure: Figure) -> str:
@@ -150,12 +161,18 @@ _COLUMNS = {
 
 
 def _table(kernels: pd.DataFrame) -> str:
-    head = "".join(f"<th>{label}</th>" for label in _COLUMNS.values())
+    columns = {n: label for n, label in _COLUMNS.items() if kernels.empty or _says(kernels[n])}
+    head = "".join(f"<th>{label}</th>" for label in columns.values())
     rows = []
     for row in kernels.to_dict("records"):
-        cells = "".join(f"<td>{_cell(row[name])}</td>" for name in _COLUMNS)
+        cells = "".join(f"<td>{_cell(row[name])}</td>" for name in columns)
         rows.append(f"<tr>{cells}</tr>")
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _says(column: pd.Series) -> bool:
+    """Anything at all: where nothing was measured, most do not."""
+    return any(_cell(value) not in ("", "0") for value in column)
 
 
 def _cell(value: Any) -> str:
