@@ -54,6 +54,10 @@ class Backend(Protocol):
         """That `calls`, `number` of them, take together."""
         ...
 
+    def repeated(self, calls: Callable[[], None], number: int, repeat: int) -> list[float]:
+        """The same, `repeat` times."""
+        ...
+
     def canary(self) -> float:
         """Median seconds of a fixed small piece of work."""
         ...
@@ -82,6 +86,9 @@ class Processor:
         started = time.perf_counter()
         calls()
         return time.perf_counter() - started
+
+    def repeated(self, calls: Callable[[], None], number: int, repeat: int) -> list[float]:
+        return [self.seconds(calls, number) for _ in range(repeat)]
 
     def canary(self) -> float:
         # After a kernel the runtime's threads keep their cores for a while, in case of another one.
@@ -118,6 +125,9 @@ class Gpu:
 
     def seconds(self, calls: Callable[[], None], number: int) -> float:
         return self._clock.seconds(calls, number)
+
+    def repeated(self, calls: Callable[[], None], number: int, repeat: int) -> list[float]:
+        return self._clock.repeated(calls, number, repeat)
 
     def canary(self) -> float:
         """Of a copy inside its memory."""

@@ -89,7 +89,10 @@ class Kernel:
             timer = self._module.time_evaluator("kernel", here.device, number=number, repeat=repeat)
             return [float(r) for r in timer(*turns[0]).results]
         kernel, samples = self._module["kernel"], []
-        for _ in range(repeat):
+        # Where each sample begins with the arguments that the one before it began with, they are
+        # one after another the same calls.
+        together = repeat if number % len(turns) == 0 else 1
+        for _ in range(repeat // together):
             due = [turns[(self._turn + call) % len(turns)] for call in range(number)]
             self._turn = (self._turn + number) % len(turns)
 
@@ -97,7 +100,7 @@ class Kernel:
                 for arguments in due:
                     kernel(*arguments)
 
-            samples.append(backend().seconds(call, number) / number)
+            samples += [s / number for s in here.repeated(call, number, together)]
         return samples
 
 

@@ -161,6 +161,18 @@ def test_what_cannot_be_captured_is_timed_as_it_is_called(runtime: Runtime, cloc
     assert clock.seconds(several(lambda: runtime.kernel(2e-6), 50), 50) < 50 * 3e-6
 
 
+def test_each_time_is_one_of_its_own(runtime: Runtime, clock: Clock) -> None:
+    """Of what takes long, what is replayed, and what cannot be."""
+    slow = clock.repeated(several(lambda: runtime.kernel(2e-3), 10), 10, 3)
+    assert slow == pytest.approx([10 * 2e-3] * 3, rel=1e-4)
+    assert runtime.launched == [None] * 30
+    short = clock.repeated(several(lambda: runtime.kernel(2e-6), 50), 50, 3)
+    assert short == pytest.approx([50 * 2e-6 + BEGINNING_S] * 3, rel=1e-4)
+    waiting = clock.repeated(several(runtime.wait, 5), 5, 2)
+    assert waiting == pytest.approx([5 * BEGINNING_S] * 2, rel=1e-4)
+    assert set(runtime.made.values()) == {"event", "stream"}, "nothing is left"
+
+
 def test_what_the_runtime_says_is_passed_on(runtime: Runtime, clock: Clock) -> None:
     runtime.cudaEventSynchronize = lambda event: NOT_PERMITTED  # type: ignore[attr-defined]
     with pytest.raises(CudaError, match=r"EventSynchronize: operation not permitted .* \(900\)"):
@@ -185,7 +197,7 @@ def test_whatever_kernel_runs_on_a_gpu_is_timed_by_it(
     monkeypatch.setattr(
         kernel,
         "backend",
-        lambda: SimpleNamespace(has_clock=True, device=None, seconds=clock.seconds),
+        lambda: SimpleNamespace(has_clock=True, device=None, repeated=clock.repeated),
     )
     monkeypatch.setattr(
         kernel.tvm.runtime, "load_module", lambda _: Loaded(kernel=lambda *_: runtime.kernel(1e-6))
@@ -195,3 +207,7 @@ def test_whatever_kernel_runs_on_a_gpu_is_timed_by_it(
     timed = kernel.Kernel(Library(Path("none"), ()), facts)
     samples = timed.sample([[]], 100, 3)
     assert samples == pytest.approx([1e-6 + BEGINNING_S / 100] * 3, rel=1e-4)
+    assert len(runtime.launched) == 100 + 1 + 3, "captured once, and begun once untimed"
+    launched = len(runtime.launched)
+    timed.sample([[], [], []], 100, 2)
+    assert len(runtime.launched) == launched + 2 * (100 + 2), "each begins where the last ended"
