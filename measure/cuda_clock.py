@@ -79,11 +79,15 @@ class Clock:
     def _captured(self, calls: Callable[[], None]) -> ctypes.c_void_p:
         graph = ctypes.c_void_p()
         self._do("StreamBeginCapture", self._stream, _THREAD_LOCAL)
+        complete = False
         try:
             with self._on_stream(self._stream.value):
                 calls()
+            complete = True
         finally:  # or nothing could be launched on it any more
             self._do("StreamEndCapture", self._stream, ctypes.byref(graph))
+            if not complete and graph:
+                self._do("GraphDestroy", graph)
         return graph
 
     def _replayed(self, graph: ctypes.c_void_p, repeat: int) -> list[float]:
