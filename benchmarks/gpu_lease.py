@@ -28,6 +28,7 @@ from typing import Any
 from gpu_tables import KERNELS, NETWORK, NETWORKS_KERNELS, RIVALS, place_in, report_of, tables
 
 from tunefarm.durations import seconds_of
+from tunefarm.measure.bundle_main import heed_signals
 
 SHARES = {KERNELS: 4.0, NETWORKS_KERNELS: 2.0, NETWORK: 2.0}
 RIVALS_SHARE = 3.0
@@ -73,8 +74,7 @@ def main() -> int:
     parser.add_argument("--for", dest="limit_s", type=seconds_of, default=560.0, metavar="TIME")
     parser.add_argument("--rivals", default="", help="of which kernels; by default of all")
     a = parser.parse_args()
-    # However it is ended, what runs then is ended with it, and the tables are of what there is.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    heed_signals()  # what runs then is ended with it, and the tables are of what there is
     if len({one.resolve().name for one in a.directories}) < len(a.directories):
         parser.error("directories must have different names")
     for directory in a.directories:
@@ -139,7 +139,7 @@ def run(part: Part, seconds: float, limit_s: float) -> dict[str, Any]:
 def end(process: subprocess.Popen[bytes]) -> None:
     """And all that it has started; a bundle that is interrupted writes its report."""
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         try:
             process.wait(_ENDING_S)
         except subprocess.TimeoutExpired:

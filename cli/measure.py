@@ -30,12 +30,14 @@ def command() -> None:
 def run(bundle: Path, report: Path | None, limit_s: float | None, as_json: bool) -> None:
     """Measure what is in BUNDLE on this machine's device, and write a report.
 
-    Without tunefarm: python BUNDLE [REPORT] [--for TIME]. Ctrl-C, and --for, leave a report of what
-    was measured; the job sends the rest again.
+    Without tunefarm: python BUNDLE [REPORT] [--for TIME]. Ctrl-C, SIGTERM, and --for leave a report
+    of what was measured; the job sends the rest again.
     """
     from tunefarm.measure.bundle import report_of
+    from tunefarm.measure.bundle_main import heed_signals
     from tunefarm.measure.bundle_run import run_bundle
 
+    heed_signals()
     path = report or report_of(bundle)
     limit_s = math.inf if limit_s is None else limit_s
     made = run_bundle(bundle, path, lambda text: click.echo(text, err=True), limit_s=limit_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import zipfile
@@ -15,13 +16,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog=f"python {os.path.basename(bundle)}",
         description="Measure what is in this bundle on this machine's device, and write a report.",
-        epilog="Ctrl-C leaves a report of what was measured; run again it does the rest.",
+        epilog="Ctrl-C and SIGTERM leave a report of what there is; run again it does the rest.",
     )
     parser.add_argument("report", nargs="?", default=f"{bundle}.report", metavar="REPORT")
     parser.add_argument(
         "--for", dest="limit", metavar="TIME", help="Begin no measurement after it, such as 10m."
     )
     given = parser.parse_args()
+    heed_signals()
     with tempfile.TemporaryDirectory(prefix="tunefarm-runtime-") as directory:
         with zipfile.ZipFile(bundle) as archive:
             names = [n for n in archive.namelist() if n.startswith("runtime/")]
@@ -32,6 +34,13 @@ def main() -> int:
         # Children are Pythons of their own.
         os.environ["PYTHONPATH"] = os.pathsep.join([runtime, os.environ.get("PYTHONPATH", "")])
         return _run(bundle, os.path.abspath(given.report), given.limit)
+
+
+def heed_signals() -> None:
+    """Whoever ends this, by Ctrl-C or as batch systems do when the time is over, gets a report of
+    what there is; also where a shell has begun it in the background, and had it ignore Ctrl-C."""
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.default_int_handler)
 
 
 def _check_python(names: list[str]) -> None:

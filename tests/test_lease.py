@@ -35,10 +35,10 @@ import gpu_lease  # noqa: E402
 import gpu_tables  # noqa: E402
 
 WRITES = """\
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 out, = sys.argv[1:2]
-print(sys.argv[2:], flush=True)
 Path(out + ".began").touch()
 try:
     time.sleep({seconds})
@@ -84,9 +84,8 @@ def test_a_part_that_does_not_end_is_ended_and_leaves_the_others_their_time(
 def test_who_interrupts_it_ends_what_runs(tmp_path: Path, how: signal.Signals) -> None:
     script = part(tmp_path, "long", 60.0).command[0]
     program = (
-        "import signal, sys; from pathlib import Path; sys.path.append(sys.argv[1]);"
-        "import gpu_lease;"
-        "signal.signal(signal.SIGTERM, signal.default_int_handler);"
+        "import sys; from pathlib import Path; sys.path.append(sys.argv[1]);"
+        "import gpu_lease; gpu_lease.heed_signals();"
         "due = [gpu_lease.Part(n, (sys.argv[2], sys.argv[3] + n), 1.0) for n in 'ab'];"
         "sys.exit(gpu_lease.lease(Path(sys.argv[3]).parent, [], due, 200.0))"
     )

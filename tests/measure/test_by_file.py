@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
 import time
@@ -157,6 +158,41 @@ def test_a_run_ends_when_its_time_is_over(paper, tmp_path: Path) -> None:
     assert said[-1] == "the time is over: 1 of 2 are in the report"
     run_bundle(path, report, said.append, gpu, SimulatedDevice())
     assert set(read_report(report, root).answers) == {0, 1}
+
+
+ENDED = """\
+import os, signal, sys
+from pathlib import Path
+from tests.simulated import SimulatedDevice
+from tunefarm.devices.device import device_from_dict
+from tunefarm.measure.bundle_main import heed_signals
+from tunefarm.measure.bundle_run import run_bundle
+
+class Ends(SimulatedDevice):
+    def screen(self, request):
+        if self.asked:
+            os.kill(os.getpid(), int(sys.argv[4]))
+        return super().screen(request)
+
+heed_signals()
+device = device_from_dict(__import__("json").loads(sys.argv[3]))
+run_bundle(Path(sys.argv[1]), Path(sys.argv[2]), print, device, Ends())
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_ends_it_gets_a_report(paper, tmp_path: Path, how: signal.Signals) -> None:
+    """Also where a shell has begun it in the background, and had it ignore Ctrl-C."""
+    path, _, root, gpu = paper
+    report, device = tmp_path / "report", json.dumps(gpu.to_dict())
+    command = [sys.executable, "-c", ENDED, path, report, device, str(int(how))]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.returncode == 0, done.stderr
+    assert set(read_report(report, root).answers) == {0}
 
 
 def test_what_is_not_to_come_home_is_made_again(paper, tmp_path: Path) -> None:

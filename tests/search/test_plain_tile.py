@@ -45,7 +45,7 @@ matrices = st.builds(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(matrices, st.sampled_from([A100, H100]))
 def test_every_tile_fits_and_wastes_no_block(of: Matrices, arch: Any) -> None:
     found = list(possible(of, arch))
@@ -120,7 +120,7 @@ def test_neighbouring_threads_read_from_other_banks(
     assert len({place % 128 // 16 for place in places}) == len(places)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     st.sampled_from([SQUARE, SMALL, replace(SQUARE, left_deep=False, right_deep=True)]), st.data()
 )
