@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import log2
+from math import gcd, log2
 from typing import Any
 
 from tunefarm.devices.gpu import Arch
@@ -183,12 +183,7 @@ class PlainPlan(Tiling[PlainTile]):
             return False
         if any(size % TOGETHER for size in (tile.rows, tile.columns, tile.depth)):
             return False
-        own = (tile.own_rows, tile.own_columns)
-        if tile.rows % own[0] or tile.columns % own[1]:
-            return False
-        if any(size % vector_of(size) for size in own) or self.held > _MOST_HELD:
-            return False
-        if 3 in own:  # which are no vector
+        if tile.rows % tile.own_rows or tile.columns % tile.own_columns or self.held > _MOST_HELD:
             return False
         if self.lanes is None or self.steps < 1 or one.batches * tile.split > MOST_BLOCKS:
             return False
@@ -201,7 +196,7 @@ class PlainPlan(Tiling[PlainTile]):
 
 def vector_of(own: int) -> int:
     """Elements that lie side by side, of a thread's `own`, where an operand is not deep."""
-    return min(TOGETHER, own)
+    return gcd(TOGETHER, own)
 
 
 def possible(matrices: Matrices, arch: Arch) -> Iterator[PlainTile]:

@@ -32,6 +32,8 @@ def test_products_are_right_whichever_way_operands_lie(stack) -> None:
         checked(stack, module, few, large if turned[0] == turned[1] else small)
     wide = POINT.format(32, 64, 16, 4, 4, 16)
     checked(stack, product("float32", (40, 72, 60), batches=2), wide, f"{wide} band=4")
+    odd = POINT.format(24, 48, 8, 3, 3, 6)
+    checked(stack, product("float32", (24, 50, 20), (True, False)), odd)
 
 
 def test_elements_that_lie_alone_are_copied_alone(stack) -> None:
