@@ -48,23 +48,31 @@ def are_right(stack: Any, module: Any, space: Any, numbers: Sequence[int], words
         assert outcome.failure is None, (outcome.failure, words, space.ways[number])
 
 
+DTYPES = {
+    "tensor-tile": ("float16", "float16", "bfloat16", "int8", "float32"),
+    "plain-tile": ("float32",),
+}
+
+
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("family", DTYPES)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
+def test_tiles_of_products_are_right(arch: str, family: str, tmp_path: Path, report) -> None:
     from tests.paper_gpu import stack_on_paper
     from tests.products import drawn
     from tunefarm.devices.gpu import completed
     from tunefarm.devices.target import parse_target
+    from tunefarm.search.spaces.plain_tile.space import PLAIN_TILES
     from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
 
+    tiles = {one.name: one for one in (TENSOR_TILES, PLAIN_TILES)}[family]
     rng = random.Random(SEED)
     target = completed(parse_target(f"cuda:arch={arch}:precision=tf32"))
     counts: Counter[str] = Counter()
     with stack_on_paper(tmp_path, target) as stack:
         while counts["kernels"] < KERNELS:
-            dtype = rng.choice(["float16", "float16", "bfloat16", "int8", "float32"])
-            words, module = drawn(rng, dtype)
-            space = TENSOR_TILES.space(module, target)
+            words, module = drawn(rng, rng.choice(DTYPES[family]))
+            space = tiles.space(module, target)
             if space is None:
                 counts["no tile"] += 1
                 continue
@@ -74,31 +82,6 @@ def test_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
             for number in numbers:
                 counts[kind_of(space.ways[number])] += 1
                 counts["shared sums"] += space.ways[number].split > 1
-    report(**counts)
-
-
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_plain_tiles_of_products_are_right(arch: str, tmp_path: Path, report) -> None:
-    from tests.paper_gpu import stack_on_paper
-    from tests.products import drawn
-    from tunefarm.devices.gpu import completed
-    from tunefarm.devices.target import parse_target
-    from tunefarm.search.spaces.plain_tile.space import PLAIN_TILES
-
-    rng = random.Random(SEED)
-    target = completed(parse_target(f"cuda:arch={arch}"))
-    counts: Counter[str] = Counter()
-    with stack_on_paper(tmp_path, target) as stack:
-        for _ in range(KERNELS):
-            words, module = drawn(rng, "float32")
-            space = PLAIN_TILES.space(module, target)
-            assert space is not None, words
-            numbers = picked(space.ways, rng)
-            are_right(stack, module, space, numbers, words)
-            counts["kernels"] += 1
-            counts["points"] += len(numbers)
-            counts["shared sums"] += sum(space.ways[n].split > 1 for n in numbers)
     report(**counts)
 
 
