@@ -9,6 +9,8 @@ import click
 
 from tunefarm.cli.common import format_latency, format_seconds
 
+_COLUMNS = ("target", "verdict", "untuned", "tuned", "faster", "95 % interval", "time")
+
 
 def _notes(target: str, row: dict[str, Any]) -> list[str]:
     failures = ", ".join(f"{count} {kind}" for kind, count in row["failures"].items())
@@ -21,7 +23,8 @@ def _notes(target: str, row: dict[str, Any]) -> list[str]:
     elif row["verdict"] == "UNMEASURED":
         against += "; run on a GPU of paper alone, it is not registered for deployment"
     return [
-        f"{target}: {row['tasks']} kernels, {row['candidates']} candidates measured, "
+        f"{target}: {row['tasks']} kernel{'' if row['tasks'] == 1 else 's'}, "
+        f"{row['candidates']} candidates measured, "
         f"failed: {failures or 'none'}",
         f"{target}: {against}",
         f"{target}: artifact {row['artifact']}",
@@ -35,28 +38,33 @@ def show(found: dict[str, Any], farm: str | None = None, tracking_problem: str =
     from rich.table import Table
 
     console = Console(highlight=False)
-    table = Table(title=f"{found['name']}  ({found['job']})", title_justify="left")
-    for name in ("target", "verdict", "untuned", "tuned", "faster", "95 % interval", "time"):
-        table.add_column(
-            name, justify="left" if name in ("target", "verdict") else "right", overflow="fold"
-        )
+    rows: list[list[str]] = []
     notes = []
     for target, row in found["targets"].items():
         if "skipped" in row:
-            table.add_row(target, "skipped", *[""] * 5)
+            rows.append([target, "skipped", *[""] * 5])
             notes.append(f"{target} was skipped: {row['skipped']}")
             continue
         interval = row["speedup_ci95"]
-        table.add_row(
-            target,
-            row["verdict"],
-            format_latency(row["baseline_ms"]),
-            format_latency(row["tuned_ms"]),
-            f"{row['speedup']:.1f}x" if row["speedup"] else "-",
-            f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else "-",
-            format_seconds(row["wall_s"]),
+        rows.append(
+            [
+                target,
+                row["verdict"],
+                format_latency(row["baseline_ms"]),
+                format_latency(row["tuned_ms"]),
+                f"{row['speedup']:.1f}x" if row["speedup"] else "-",
+                f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else "-",
+                format_seconds(row["wall_s"]),
+            ]
         )
         notes += _notes(target, row)
+    table = Table(title=f"{found['name']}  ({found['job']})", title_justify="left")
+    # Of what nobody has measured there are no times to show.
+    said = [n for n in range(len(_COLUMNS)) if any(row[n] not in ("", "-") for row in rows)]
+    for n in said:
+        table.add_column(_COLUMNS[n], justify="left" if n < 2 else "right", overflow="fold")
+    for cells in rows:
+        table.add_row(*(cells[n] for n in said))
     console.print(table)
     for note in notes:
         click.echo(note)
