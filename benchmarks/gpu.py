@@ -156,7 +156,7 @@ def build(
     runtime = runtime_files(directory / WHEELS, for_gpu=True)
     path = directory / KERNELS
     target = target_of(arch)
-    # References of large kernels are gigabytes, and the table does not need them.
+    # References of large kernels are gigabytes together, and the table does not need them.
     write_bundle(path, "gpu", target, "", requests, root, files, runtime, returns=False)
     write_atomically(directory / "kernels.json", (json.dumps(rows, indent=1) + "\n").encode())
     print(f"{path}: {len(requests)} measurements, {path.stat().st_size / 2**20:.0f} MiB")

@@ -196,7 +196,7 @@ def test_whoever_ends_it_gets_a_report(paper, tmp_path: Path, how: signal.Signal
 
 
 def test_what_is_not_to_come_home_is_made_again(paper, tmp_path: Path) -> None:
-    """References of large kernels are gigabytes, and nobody at home asks for them."""
+    """References of large kernels are gigabytes together, and nobody at home asks for them."""
     _, requests, root, gpu = paper
     path, report = tmp_path / "away.bundle", tmp_path / "report"
     files = [requests[0].library.path]

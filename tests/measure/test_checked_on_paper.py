@@ -18,7 +18,7 @@ from tunefarm.frontend.program import Program
 from tunefarm.measure.assemble import AssembleRequest, assemble
 from tunefarm.measure.emulator.stand_in import ptx_in
 from tunefarm.measure.expected import ExpectedRequest, make_expected
-from tunefarm.measure.on_paper import PaperRequest, _fault, check_on_paper
+from tunefarm.measure.on_paper import FAULTS, PaperRequest, _fault, check_on_paper
 from tunefarm.measure.runner import CheckRequest
 
 
@@ -36,6 +36,14 @@ from tunefarm.measure.runner import CheckRequest
 )
 def test_which_words_are_a_kernels_fault(line: str, fault: str) -> None:
     assert _fault(line) == fault
+
+
+def test_faults_go_by_the_names_that_they_have() -> None:
+    from tunefarm.measure.emulator import faults
+
+    others = {"EmulatorError", "Unsupported", "GivenUp"}
+    known = {n for n, one in vars(faults).items() if isinstance(one, type)}
+    assert known - others == set(FAULTS), "one that is new is the kernel's fault, or is not"
 
 
 @dataclass(frozen=True)

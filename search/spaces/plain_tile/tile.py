@@ -25,7 +25,7 @@ TOGETHER = 4
 _ELEMENT = 4
 _WARP = 32
 _LANES = ((4, 8), (8, 4), (2, 16), (16, 2), (1, 32), (32, 1))
-"""Of a warp, down and across: those first that read least of what they multiply."""
+"""Of a warp, down and across."""
 _MOST_HELD, _MOST_THREADS = 128, 512
 _OTHER_REGISTERS = 32
 _READ_BYTES = 256
@@ -145,7 +145,8 @@ class PlainPlan(Tiling[PlainTile]):
 
     @property
     def lanes(self) -> Lanes | None:
-        """None where no warp has a part of the tile that is as the others'."""
+        """Those that read least of what they multiply; None where warps cannot have parts of the
+        tile that are alike."""
         tile = self.tile
         down, across = tile.rows // tile.own_rows, tile.columns // tile.own_columns
         fitting = [one for one in _LANES if down % one[0] == 0 and across % one[1] == 0]
@@ -164,15 +165,6 @@ class PlainPlan(Tiling[PlainTile]):
         # What is deep is read four terms at a time, the other a term ahead.
         read = sum(count * (TOGETHER if side.deep else 2) for count, side in own)
         return self.held + read + _OTHER_REGISTERS + sum(self.copies)
-
-    @property
-    def pieces(self) -> tuple[int, int]:
-        """Of a step, without what lies between rows."""
-        tile, (left, right) = self.tile, self.matrices.pieces
-        return (
-            tile.rows * tile.depth * _ELEMENT // left,
-            tile.columns * tile.depth * _ELEMENT // right,
-        )
 
     def fits(self, arch: Arch) -> bool:
         tile, one = self.tile, self.matrices

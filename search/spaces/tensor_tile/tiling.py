@@ -169,8 +169,11 @@ class Tiling(ABC, Generic[T]):
     @property
     def pieces(self) -> tuple[int, int]:
         """That are copied in a step, of each operand."""
-        (left, right), (of_left, of_right) = self.sides, self.matrices.pieces
-        return left.bytes // of_left, right.bytes // of_right
+        tile, one = self.tile, self.matrices
+        left, right = (
+            lines * tile.depth * one.element_bytes for lines in (tile.rows, tile.columns)
+        )
+        return left // one.pieces[0], right // one.pieces[1]
 
 
 def too_much(length: int, tile: int, least: int) -> bool:
