@@ -54,16 +54,22 @@ def may_be_spared(base: Runs, tuned: Runs, slow_s: float, protocol: Protocol) ->
     """Whether `base` need not be called by further processes: a call of it takes more than `slow_s`
     seconds, enough processes have called it, and by the processes' medians it was far slower in
     each of them than `tuned` was in any."""
-    fast = [statistics.median(run) for run in tuned.values() if run]
-    return bool(fast) and _is_slow(
-        base, max(slow_s, protocol.truncate_factor * max(fast)), protocol
+    fast, slow = _medians(tuned), _medians(base)
+    return (
+        bool(fast)
+        and len(slow) >= protocol.slow_processes
+        and min(slow) > max(slow_s, protocol.truncate_factor * max(fast))
     )
 
 
-def _is_slow(base: Runs, seconds: float, protocol: Protocol) -> bool:
-    """Whether enough processes have called it, each with a median of more than `seconds`."""
-    medians = [statistics.median(run) for run in base.values() if run]
-    return len(medians) >= protocol.slow_processes and min(medians) > seconds
+def _was_slow(base: Runs, protocol: Protocol) -> bool:
+    """Whether it may have been spared at some time: in enough processes it was slow."""
+    slow = [median for median in _medians(base) if median > protocol.screen_s]
+    return len(slow) >= protocol.slow_processes
+
+
+def _medians(runs: Runs) -> list[float]:
+    return [statistics.median(run) for run in runs.values() if run]
 
 
 def judge(base: Runs, tuned: Runs, processes: int, protocol: Protocol) -> Comparison | None:
@@ -80,8 +86,9 @@ def judge(base: Runs, tuned: Runs, processes: int, protocol: Protocol) -> Compar
             resamples=protocol.resamples,
             seed=protocol.seed,
         )
-    # Not `may_be_spared` itself: the processes since then may have called `tuned` in a slow phase.
-    if not _is_slow(base, protocol.screen_s, protocol):
+    # Not `may_be_spared` itself: since it was asked, processes may have called `tuned` in a slow
+    # phase, and those that were under way, on other units, may have called `base` in a quick one.
+    if not _was_slow(base, protocol):
         return None
     called = [run for run in base.values() if run]
     return compare_apart(

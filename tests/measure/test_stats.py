@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests import strategies as our
@@ -155,14 +155,20 @@ def test_who_was_spared_is_judged_by_those_that_called_it(called: tuple[int, ...
     ),
     first=st.floats(1e-6, 1.0),
     later=st.floats(1e-6, 1.0),
+    under_way=st.lists(st.floats(1e-6, 2 * PROTOCOL.screen_s), max_size=2),
 )
-def test_who_was_spared_is_judged(called: list[list[float]], first: float, later: float) -> None:
-    """A call may take about as long as makes it slow, and what it is compared with may have become
-    slower since: a kernel without a verdict would stay untuned."""
+@example(called=[[0.045]] * 3, first=0.001, later=0.001, under_way=[0.022])
+def test_who_was_spared_is_judged(
+    called: list[list[float]], first: float, later: float, under_way: list[float]
+) -> None:
+    """A call may take about as long as makes it slow, what it is compared with may have become
+    slower since, and a process under way on another unit may have called it while the machine was
+    quiet: a kernel without a verdict would stay untuned."""
     base = dict(enumerate(called))
     tuned = {process: [first] for process in base}
     if may_be_spared(base, tuned, PROTOCOL.screen_s, PROTOCOL):
         tuned |= {process: [later] for process in range(len(base), 6)}
+        base |= {p: [s] for p, s in zip(range(len(base), 6), under_way, strict=False)}
         assert judge(base, tuned, 6, PROTOCOL) is not None
 
 

@@ -29,7 +29,7 @@ def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path
         done = tunefarm("watch", job, "--json", **user)
         assert done.code == 0, done.err
         row = done.json["targets"]["llvm"]
-        assert row["verdict"] == "FASTER"
+        assert row["verdict"] == "FASTER", tunefarm("logs", job, **user).out
         assert row["parity"]["passed"]
         pulled = tunefarm("artifacts", "pull", "cnn@llvm", "-o", tmp_path, "--json", **user)
         assert pulled.code == 0, pulled.err
