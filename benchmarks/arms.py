@@ -16,7 +16,8 @@ from tunefarm.frontend.program import Program
 from tunefarm.measure.build import Builder, BuildRequest
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import RaceRequest, Runner, ScreenRequest
+from tunefarm.measure.requests import RaceRequest, ScreenRequest
+from tunefarm.measure.runner import Runner
 
 FINAL_PROCESSES = 3
 
@@ -33,7 +34,7 @@ def timed_together(
         runner = Runner(device.cores, protocol.memory_bytes, gauge)
         for process in range(FINAL_PROCESSES):
             request = RaceRequest(kernels, protocol, protocol.race_rounds, process)
-            for task, samples in runner.race(request).items():
+            for task, samples in runner.race(request).samples.items():
                 for arm, seconds in samples.items():
                     middle = statistics.median(seconds)
                     found.setdefault(task, {}).setdefault(arm, []).append(middle)

@@ -48,8 +48,9 @@ from tunefarm.home import Home, write_atomically
 from tunefarm.measure.build import Builder, BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.requests import RaceRequest, ScreenRequest
 from tunefarm.measure.roofline import measure_roof, roof_path
-from tunefarm.measure.runner import RaceRequest, Runner, ScreenRequest
+from tunefarm.measure.runner import Runner
 
 HERE = Path(__file__).parent
 TUNERS = ("tunefarm", "metaschedule-warm", "metaschedule")
@@ -252,7 +253,8 @@ def timed(
     """All entrants in one fresh process, with the machine's roofs before and after them, then ONNX
     Runtime: median seconds of a call, and what the roofs were."""
     runner = Runner(device.cores, FINAL.memory_bytes, gauge)
-    raced = runner.race(RaceRequest(before_and_after(roofs, entrants), FINAL, 40, process))
+    request = RaceRequest(before_and_after(roofs, entrants), FINAL, 40, process)
+    raced = runner.race(request).samples
     runner.close()
     medians = {n: statistics.median(found) for n, found in raced[entrants[0].task].items()}
     medians["onnxruntime"] = onnxruntime_s(model, device.cores)

@@ -59,7 +59,8 @@ from tunefarm.measure.cuda import cuda_compiler
 from tunefarm.measure.emulator.stand_in import environment
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import Runner, ScreenRequest
+from tunefarm.measure.requests import ScreenRequest
+from tunefarm.measure.runner import Runner
 from tunefarm.search.candidate import UNTUNED
 
 LIMIT_S = 300.0

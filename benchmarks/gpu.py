@@ -50,7 +50,7 @@ from tunefarm.measure.bundle import write_bundle
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.files import needs
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import ScreenRequest
+from tunefarm.measure.requests import ScreenRequest
 from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.scheduler.exchange import WHEELS
 

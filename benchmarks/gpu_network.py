@@ -34,7 +34,7 @@ from tunefarm.measure.expected import ExpectedRequest, make_expected
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.files import needs
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import CheckRequest, ModelRequest, ScreenRequest
+from tunefarm.measure.requests import CheckRequest, ModelRequest, ScreenRequest
 from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.scheduler.exchange import WHEELS
 from tunefarm.search.candidate import UNTUNED

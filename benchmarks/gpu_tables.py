@@ -24,10 +24,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # where tunefarm is n
 from tunefarm.errors import Failure
 from tunefarm.measure.bundle import Report, read_bundle, read_report, report_of
 from tunefarm.measure.bundle_run import PART
-from tunefarm.measure.facts import Checked
+from tunefarm.measure.facts import Checked, ScreenOutcome
 from tunefarm.measure.judge import judge
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import ScreenOutcome
 
 KERNELS, NETWORKS_KERNELS, NETWORK = "gpu.bundle", "kernels.bundle", "network.bundle"
 RIVALS = "rivals.json"

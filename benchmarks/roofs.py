@@ -19,8 +19,9 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.requests import ScreenRequest
 from tunefarm.measure.roofline import CHAINS, STEPS, chained, summed
-from tunefarm.measure.runner import Runner, ScreenRequest
+from tunefarm.measure.runner import Runner
 
 Entrants = tuple[KernelFacts, tuple[tuple[str, Library], ...]]
 """What a kernel is, and its schedules by name."""

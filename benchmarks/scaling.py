@@ -30,9 +30,8 @@ from tunefarm.devices.device import Device
 from tunefarm.devices.target import make_target
 from tunefarm.home import Home
 from tunefarm.measure.build import BuildOutcome, Library
-from tunefarm.measure.facts import Screening
+from tunefarm.measure.facts import Screening, ScreenOutcome
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import ScreenOutcome
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.scheduler.conductor import Conductor

@@ -26,7 +26,8 @@ from tunefarm.frontend.program import Program, load_program
 from tunefarm.measure.build import Builder, BuildRequest
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import Runner, ScreenRequest
+from tunefarm.measure.requests import ScreenRequest
+from tunefarm.measure.runner import Runner
 
 BATCH = {"metaschedule": 64, "metaschedule-warm": 32}
 """Candidates of a round: MetaSchedule's own default, for every round starts its processes anew;

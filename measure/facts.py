@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunefarm.errors import Failure
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import Parity
 
@@ -61,6 +62,25 @@ class Screening:
 
     samples: tuple[float, ...]
     truncated: bool
+
+
+@dataclass(frozen=True)
+class ScreenOutcome:
+    screening: Screening | None
+    failure: Failure | None
+
+
+@dataclass(frozen=True)
+class Raced:
+    """What one process of a race has come to.
+
+    Attributes:
+        samples: seconds per call, by kernel and candidate; of who faulted there are none.
+        faults: what they died of, by candidate.
+    """
+
+    samples: dict[str, dict[str, tuple[float, ...]]]
+    faults: dict[str, Failure]
 
 
 @dataclass(frozen=True)

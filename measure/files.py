@@ -13,7 +13,7 @@ from tunefarm.measure import weights
 from tunefarm.measure.assemble import AssembleRequest
 from tunefarm.measure.build import BuildOutcome, BuildRequest, Library
 from tunefarm.measure.expected import ExpectedRequest
-from tunefarm.measure.runner import (
+from tunefarm.measure.requests import (
     CheckRequest,
     ModelRequest,
     PlaceRequest,

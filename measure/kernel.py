@@ -25,8 +25,8 @@ from tunefarm.measure.gate import (
     tolerance,
 )
 from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.requests import KernelRace
 from tunefarm.measure.rotation import copies
-from tunefarm.measure.runner import KernelRace
 from tunefarm.measure.steady import Steady
 
 _CACHE_BYTES = 2**29

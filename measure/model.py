@@ -21,7 +21,7 @@ from tunefarm.measure.gate import Array, Parity, make_input, parity
 from tunefarm.measure.steady import Steady
 
 if TYPE_CHECKING:
-    from tunefarm.measure.runner import CheckRequest, ModelRequest, PlaceRequest
+    from tunefarm.measure.requests import CheckRequest, ModelRequest, PlaceRequest
 
 
 class CompiledModel:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tunefarm.devices.here import RUNTIME_ONLY, only
-from tunefarm.errors import Failure, FailureKind, JobFailed
-from tunefarm.frontend.program import TensorSpec
-from tunefarm.measure.build import Library, failure_of_death, is_memory_error
-from tunefarm.measure.facts import Checked, KernelFacts, Screening
-from tunefarm.measure.protocol import Protocol
+from tunefarm.errors import JobFailed
+from tunefarm.measure.facts import Checked, Raced, ScreenOutcome
+from tunefarm.measure.faults import FAULTS, failure_of
+from tunefarm.measure.racing import race_kernel
+from tunefarm.measure.requests import (
+    CheckRequest,
+    KernelRace,
+    ModelRequest,
+    PlaceRequest,
+    Prepare,
+    RaceRequest,
+    ScreenRequest,
+)
 from tunefarm.measure.steady import VARIABLE
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 MODEL_LIMIT_S = 900.0
 MODEL_WAIT_S = 5.0
-SCREEN_WAIT_S = 10.0
-"""A search believes what it sees, so it rather waits. In races all that are compared are slower at
-once."""
 PREPARE_LIMIT_S = 60.0
 STEADY_ALLOWANCE_S = 2.0
 """Timing again what was disturbed is not on the candidate's time."""
@@ -31,87 +35,6 @@ KIND = "TUNEFARM_DEVICE_KIND"
 def thread_env(threads: int) -> dict[str, str]:
     """Both pools: TVM's, and the one of the canary's matrix product."""
     return {"TVM_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
-
-
-@dataclass(frozen=True)
-class Prepare:
-    """Make a kernel's inputs and read its references, and wait for a steady machine for `wait_s`
-    at most: not on the candidate's time."""
-
-    facts: KernelFacts
-    seeds: tuple[int, ...]
-    wait_s: float = SCREEN_WAIT_S
-
-
-@dataclass(frozen=True)
-class ScreenRequest:
-    """Screen `library`; the untuned kernel first makes the reference that it is checked against."""
-
-    library: Library
-    facts: KernelFacts
-    protocol: Protocol
-    incumbent_s: float | None
-    make_reference: bool = False
-
-
-@dataclass(frozen=True)
-class KernelRace:
-    facts: KernelFacts
-    entries: tuple[tuple[str, Library], ...]
-    protocol: Protocol
-    rounds: int
-    seconds: float
-    order_seed: int
-
-
-@dataclass(frozen=True)
-class RaceRequest:
-    """One process's share of the races: for each kernel, its entries by candidate."""
-
-    kernels: tuple[tuple[KernelFacts, tuple[tuple[str, Library], ...]], ...]
-    protocol: Protocol
-    rounds: int
-    process: int
-
-
-@dataclass(frozen=True)
-class ModelRequest:
-    """One process's interleaved rounds of two builds of one model; of the tuned one alone, where
-    there is no `base`: others have called it."""
-
-    base: Path | None
-    tuned: Path
-    inputs: tuple[TensorSpec, ...]
-    protocol: Protocol
-    process: int
-
-
-@dataclass(frozen=True)
-class CheckRequest:
-    """The first of `libraries` that computes what the model does (`expected`, see
-    `measure.expected`), and of that one, if it is among `watched`, where its time goes."""
-
-    libraries: tuple[Path, ...]
-    watched: tuple[Path, ...]
-    expected: Path
-    inputs: tuple[TensorSpec, ...]
-    protocol: Protocol
-
-
-@dataclass(frozen=True)
-class PlaceRequest:
-    """One process's interleaved rounds of several builds of one model, watched."""
-
-    variants: tuple[Path, ...]
-    inputs: tuple[TensorSpec, ...]
-    protocol: Protocol
-    process: int
-
-
-@dataclass(frozen=True)
-class ScreenOutcome:
-    screening: Screening | None
-    failure: Failure | None
 
 
 class Runner:
@@ -157,35 +80,25 @@ class Runner:
             if not request.make_reference:
                 self._child.insist(Prepare(request.facts, request.protocol.seeds), PREPARE_LIMIT_S)
             return ScreenOutcome(self._child.insist(request, limit), None)
-        except ChildTimeout:
-            failure = Failure(FailureKind.RUN_TIMEOUT, f"no result within {limit:.1f} s")
-        except ChildDied as error:
-            failure = failure_of_death(error, "the kernel")
-        except ChildError as error:
-            failure = _failure(error)
-            # Whoever computes nonsense may have written where it should not: its inputs are
-            # everybody's, so they are made anew.
-            self._child.kill()
-        return ScreenOutcome(None, failure)
+        except FAULTS as error:
+            if isinstance(error, ChildError):
+                # Whoever computes nonsense may have written where it should not: its inputs are
+                # everybody's, so they are made anew.
+                self._child.kill()
+            return ScreenOutcome(None, failure_of(error, limit))
 
-    def race(self, request: RaceRequest) -> dict[str, dict[str, list[float]]]:
-        """In a fresh process: samples by task and candidate.
-
-        A kernel whose race faults has no samples from this process; whoever judges it must take
-        that as "not proven".
-        """
-        results: dict[str, dict[str, list[float]]] = {}
+    def race(self, request: RaceRequest) -> Raced:
+        """In a fresh process. Who faults is found out and left out, and the others race without it;
+        whoever judges must take that it lacks this process as "not proven"."""
+        samples, faults = {}, {}
         with self._new_child() as child:
             for index, (facts, entries) in enumerate(request.kernels):
                 seed = 1000 * request.process + index
                 seconds = request.protocol.kernel_s(len(request.kernels))
                 one = KernelRace(facts, entries, request.protocol, request.rounds, seconds, seed)
-                try:
-                    results[facts.task] = child.insist(one, 2 * request.protocol.run_limit_s)
-                except (ChildTimeout, ChildDied, ChildError):
-                    results[facts.task] = {}
-                    child.kill()  # a fault on a GPU leaves a process that can do nothing more
-        return results
+                samples[facts.task], of_it = race_kernel(child, one)
+                faults.update(of_it)
+        return Raced(samples, faults)
 
     def model(self, request: ModelRequest) -> dict[str, list[float]]:
         """Samples of ``base`` and ``tuned`` in a fresh process, begun while all cores are there."""
@@ -265,11 +178,3 @@ METHODS: dict[type, str] = {
     CheckRequest: "check",
 }
 """What a runner is asked to do, by the request."""
-
-
-def _failure(error: ChildError) -> Failure:
-    if error.type_name == "WrongResult":
-        return Failure(FailureKind.WRONG_RESULT, error.message)
-    if is_memory_error(error):
-        return Failure(FailureKind.OUT_OF_MEMORY, error.message[-500:])
-    return Failure(FailureKind.CRASH, error.message[-500:])

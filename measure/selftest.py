@@ -13,7 +13,8 @@ from tunefarm.home import Home
 from tunefarm.measure.build import Builder, BuildRequest
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import Runner, ScreenRequest
+from tunefarm.measure.requests import ScreenRequest
+from tunefarm.measure.runner import Runner
 from tunefarm.process import Child
 from tunefarm.search.candidate import UNTUNED
 

@@ -8,7 +8,7 @@ from typing import Any
 from tunefarm.measure import kernel, model
 from tunefarm.measure.backend import backend
 from tunefarm.measure.facts import Screening
-from tunefarm.measure.runner import (
+from tunefarm.measure.requests import (
     CheckRequest,
     KernelRace,
     ModelRequest,

@@ -19,21 +19,28 @@ from tunefarm.errors import Failure, FailureKind
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library
 from tunefarm.measure.cuda import Resources
-from tunefarm.measure.facts import Block, Checked, InPlace, KernelFacts, Screening
+from tunefarm.measure.facts import (
+    Block,
+    Checked,
+    InPlace,
+    KernelFacts,
+    Raced,
+    Screening,
+    ScreenOutcome,
+)
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import (
+from tunefarm.measure.requests import (
     CheckRequest,
     ModelRequest,
     PlaceRequest,
     RaceRequest,
-    ScreenOutcome,
     ScreenRequest,
 )
 
 _TYPES: tuple[type, ...] = (
     *(ScreenRequest, RaceRequest, PlaceRequest, ModelRequest, CheckRequest),
-    *(ScreenOutcome, Screening, Checked, Parity, InPlace, Failure, Block),
+    *(ScreenOutcome, Screening, Raced, Checked, Parity, InPlace, Failure, Block),
     *(Library, Resources, KernelFacts, TensorSpec, Protocol),
 )
 _BY_NAME = {one.__name__: one for one in _TYPES}

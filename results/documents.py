@@ -73,7 +73,7 @@ def log(journal: Journal, job: Job) -> dict[str, Any]:
     failures = [
         f"{target.name}: candidate {row['candidate']}: {row['kind']}: {row['message']}"
         for target in journal.targets(job.id)
-        for row in journal.failures(job.id, target.name)
+        for row in journal.failures(job.id, target.name) + journal.faults(job.id, target.name)
     ]
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     return {"job": job.id, "lines": lines, "failures": failures}

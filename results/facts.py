@@ -45,3 +45,7 @@ class Measurement:
     build_s: float | None = None
     block: int | None = None
     unit: str | None = None
+
+
+FAULT = "fault"
+"""Kind of the event that a candidate, sound when it was screened, has faulted in a race."""

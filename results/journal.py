@@ -21,7 +21,7 @@ from tunefarm.home import Home
 from tunefarm.measure.cuda import Resources
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import schema
-from tunefarm.results.facts import Job, JobTarget, Measurement
+from tunefarm.results.facts import FAULT, Job, JobTarget, Measurement
 from tunefarm.results.opening import mended_store, open_store
 from tunefarm.results.record import Record
 from tunefarm.results.salvage import Mended, fact_tables
@@ -117,7 +117,7 @@ class Journal(Record):
             self._store.add(schema.job_targets, target_rows)
             self._store.add(schema.job_events, [queued])
 
-    def add_event(self, job: str, kind: str, **detail: Any) -> None:
+    def add_event(self, job: str, kind: str, /, **detail: Any) -> None:
         row = {"job": job, "time": self._clock(), "kind": kind, "detail": detail}
         self._store.add(schema.job_events, [row])
 
@@ -199,6 +199,11 @@ class Journal(Record):
             "time": self._clock(),
         }
         self._store.add(schema.failures, [row])
+
+    def add_fault(self, job: str, target: str, candidate: str, failure: Failure, unit: str) -> None:
+        """One that was sound when it was screened has faulted in a race; see `faults`."""
+        detail = {"candidate": candidate, "kind": failure.kind.value, "message": failure.message}
+        self.add_event(job, FAULT, target=target, unit=unit, **detail)
 
     def add_block(
         self, job: str, target: str, canary_s: float, conditions: Any, unit: str | None = None

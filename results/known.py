@@ -42,7 +42,7 @@ def known(
     """What earlier jobs found out about this job's kernels: same workload, target, toolchain
     and kind of device, in models between two of whose calls about as much is read (`between`
     bytes). Of each kernel the best `top` results, best first;
-    failures are left out.
+    failures are left out, and what has faulted in a race.
 
     Those of the candidates `besides` are among it, however slow: the job has counted them before.
     Only jobs that are older than this one count, so that a resumed job knows what it knew; with
@@ -60,9 +60,10 @@ def known(
             if theirs is None or not between / ALIKE <= theirs <= between * ALIKE:
                 continue
             candidates = {c.id: c for c in journal.candidates(other.id, of.name)}
+            faulted = {f["candidate"] for f in journal.faults(other.id, of.name)} - {*besides}
             for candidate, latency, gone in journal.outcomes(other.id, of.name):
                 one = candidates.get(candidate)
-                if one is None or one.untuned or one.task not in mine:
+                if one is None or one.untuned or one.task not in mine or candidate in faulted:
                     continue
                 if latency is not None and candidate not in found:
                     found[candidate] = Known(one, latency, gone, other.id)

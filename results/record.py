@@ -17,7 +17,7 @@ from tunefarm.measure.calibration import factors
 from tunefarm.measure.cuda import Resources
 from tunefarm.results import life, schema
 from tunefarm.results.driver_lock import driver_is_alive
-from tunefarm.results.facts import Job, JobTarget, Measurement
+from tunefarm.results.facts import FAULT, Job, JobTarget, Measurement
 from tunefarm.results.store import Store
 from tunefarm.search.candidate import Candidate, baseline
 
@@ -172,7 +172,17 @@ class Record:
         return life.spent_s(self.events(job), (t for one in times for t in one.values()))
 
     def failures(self, job: str, target: str) -> list[dict[str, Any]]:
+        """Of candidates that were not screened to the end, one each."""
         return self._of(schema.failures, job, target)
+
+    def faults(self, job: str, target: str) -> list[dict[str, Any]]:
+        """Of candidates that were screened and have faulted in a race, its first one each:
+        `candidate`, `kind`, `message` as in `failures`, and `unit`."""
+        found: dict[str, dict[str, Any]] = {}
+        for event in self.events(job):
+            if event["kind"] == FAULT and event["detail"]["target"] == target:
+                found.setdefault(event["detail"]["candidate"], event["detail"])
+        return list(found.values())
 
     def resources(self, job: str, target: str) -> dict[str, tuple[Resources, ...]]:
         """By candidate, of each of its GPU kernels."""

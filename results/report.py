@@ -182,7 +182,7 @@ def _cell(value: Any) -> str:
 
 
 def _failures(journal: Journal, job: Job, target: JobTarget) -> str:
-    rows = journal.failures(job.id, target.name)
+    rows = journal.failures(job.id, target.name) + journal.faults(job.id, target.name)
     if not rows:
         return ""
     items = "".join(

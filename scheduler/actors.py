@@ -29,15 +29,15 @@ from tunefarm.measure.expected import ExpectedRequest, make_expected
 from tunefarm.measure.facts import Block
 from tunefarm.measure.on_paper import OnPaper, PaperRequest, check_on_paper
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.roofline import roof_path
-from tunefarm.measure.runner import (
+from tunefarm.measure.requests import (
     CheckRequest,
     ModelRequest,
     PlaceRequest,
     RaceRequest,
-    Runner,
     ScreenRequest,
 )
+from tunefarm.measure.roofline import roof_path
+from tunefarm.measure.runner import Runner
 from tunefarm.scheduler.shipping import Parcels, Site
 from tunefarm.search.candidate import Candidate
 from tunefarm.search.plugins import load_plugins

@@ -31,14 +31,13 @@ from tunefarm.errors import (
 )
 from tunefarm.home import Home, write_atomically
 from tunefarm.measure.bundle import Report, read_report, report_of, write_bundle
-from tunefarm.measure.facts import Block, Checked
+from tunefarm.measure.facts import Block, Checked, Raced, ScreenOutcome
 from tunefarm.measure.files import makes, needs
-from tunefarm.measure.runner import (
+from tunefarm.measure.requests import (
     CheckRequest,
     ModelRequest,
     PlaceRequest,
     RaceRequest,
-    ScreenOutcome,
     ScreenRequest,
 )
 from tunefarm.measure.runtime_files import runtime_files
@@ -251,7 +250,7 @@ class Exchange:
 
 _ANSWERS: dict[str, Any] = {
     ScreenRequest.__name__: ScreenOutcome,
-    RaceRequest.__name__: dict[str, dict[str, tuple[float, ...]]],
+    RaceRequest.__name__: Raced,
     ModelRequest.__name__: dict[str, tuple[float, ...]],
     PlaceRequest.__name__: tuple[dict[str, tuple[float, ...]], ...],
     CheckRequest.__name__: Checked,

@@ -14,7 +14,7 @@ from tunefarm.measure.expected import ExpectedRequest
 from tunefarm.measure.facts import Checked
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.judge import fastest, judge, may_be_spared
-from tunefarm.measure.runner import CheckRequest, ModelRequest, PlaceRequest
+from tunefarm.measure.requests import CheckRequest, ModelRequest, PlaceRequest
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.artifact import Packaged, package
 from tunefarm.scheduler.races import Races, kernel_of

@@ -20,7 +20,7 @@ from tunefarm.frontend.program import Program
 from tunefarm.measure.assemble import AssembleRequest
 from tunefarm.measure.expected import ExpectedRequest
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import CheckRequest, ModelRequest
+from tunefarm.measure.requests import CheckRequest, ModelRequest
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.scheduler import actors, farm

@@ -12,9 +12,8 @@ from typing import Any
 from tunefarm.errors import Failure
 from tunefarm.measure.build import BuildOutcome, Library
 from tunefarm.measure.calibration import factors
-from tunefarm.measure.facts import Screening
+from tunefarm.measure.facts import Raced, Screening, ScreenOutcome
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import ScreenOutcome
 from tunefarm.results.driver_lock import driver_is_alive
 from tunefarm.results.facts import Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
@@ -234,17 +233,22 @@ class Ledger:
             unit,
         )
 
-    def raced(self, phase: Phase, process: int, unit: str, answer: dict[str, Any]) -> ProcessDone:
-        """Its samples, and that it is over.
+    def raced(self, phase: Phase, process: int, unit: str, answer: Any) -> ProcessDone:
+        """Its samples, who faulted, and that it is over.
 
         Raises:
             Implausible: they cannot be true; nothing of it is written down.
         """
-        made = process_measurements(phase, process, unit, answer)
+        faults = answer.faults if isinstance(answer, Raced) else {}
+        samples = answer.samples if isinstance(answer, Raced) else answer
+        made = process_measurements(phase, process, unit, samples)
         for one in made:
             of = self.candidates.get(one.candidate)  # none for a whole model
             alone = of is not None and phase is not Phase.PLACE
             floor_s = self.floors_s.get(of.task, 0.0) if of is not None and alone else 0.0
             check_samples(one.samples, floor_s)
+        for candidate, failure in faults.items():
+            if candidate in self.candidates:
+                self.journal.add_fault(self.job.id, self.target.name, candidate, failure, unit)
         self.journal.add_process(self.job.id, self.target.name, phase.value, process, made)
         return ProcessDone(phase, process)

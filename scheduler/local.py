@@ -23,9 +23,10 @@ from tunefarm.devices.roof import Roof
 from tunefarm.errors import Failure
 from tunefarm.frontend.program import TuningTask
 from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest, Library
-from tunefarm.measure.facts import KernelFacts
+from tunefarm.measure.facts import KernelFacts, ScreenOutcome
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import Runner, ScreenOutcome, ScreenRequest
+from tunefarm.measure.requests import ScreenRequest
+from tunefarm.measure.runner import Runner
 from tunefarm.scheduler.conductor import Conductor
 from tunefarm.scheduler.crew import Answered, Heard
 from tunefarm.scheduler.messages import (

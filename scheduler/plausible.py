@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tunefarm.measure.runner import ScreenOutcome
+from tunefarm.measure.facts import ScreenOutcome
 
 MOST_SAMPLES = 100_000
 FASTEST, SLOWEST = 1e-9, 3600.0

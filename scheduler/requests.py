@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tunefarm.measure.build import BuildRequest
 from tunefarm.measure.facts import KernelFacts
-from tunefarm.measure.runner import RaceRequest, ScreenRequest
+from tunefarm.measure.requests import RaceRequest, ScreenRequest
 from tunefarm.scheduler.ledger import Ledger
 from tunefarm.scheduler.messages import Phase
 from tunefarm.scheduler.races import Races

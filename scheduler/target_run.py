@@ -20,9 +20,10 @@ from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.assemble import Assembled
 from tunefarm.measure.calibration import strangers
+from tunefarm.measure.facts import Raced
 from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.requests import RaceRequest
 from tunefarm.measure.roofline import roof_path
-from tunefarm.measure.runner import RaceRequest
 from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.facts import Job, JobTarget
@@ -436,6 +437,8 @@ class TargetRun:
             case RunProcess(Phase.CHECK, _, _):
                 self.finals.note_checked(answer)
                 answer = {}
+            case RunProcess(Phase.RACE | Phase.FINAL, _, _):
+                self._say_who_faulted(answer)
             case Step(Phase.ASSEMBLE):
                 made = [one for one in answer if isinstance(one, Assembled)]
                 if left := sum(one.packing_left for one in made):
@@ -445,6 +448,12 @@ class TargetRun:
             case _:
                 pass
         return self.ledger.take(instruction, answer)
+
+    def _say_who_faulted(self, raced: Raced) -> None:
+        for candidate, failure in raced.faults.items():
+            known = self.ledger.candidates.get(candidate)
+            task = known.task if known is not None else "?"
+            self._say(f"a schedule of kernel {task} faulted in a race: {failure.message}")
 
     # ------------------------------------------------------------------- races
 

@@ -25,7 +25,7 @@ from tunefarm.measure.emulator.stand_in import ptx_in
 from tunefarm.measure.expected import ExpectedRequest
 from tunefarm.measure.on_paper import OnPaper, PaperRequest
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import CheckRequest
+from tunefarm.measure.requests import CheckRequest
 from tunefarm.results.artifact import Packaged, package
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal

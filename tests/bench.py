@@ -9,7 +9,7 @@ from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.measure.build import BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import ScreenRequest
+from tunefarm.measure.requests import ScreenRequest
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.space import Proposal
 

@@ -15,9 +15,10 @@ from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import Target, make_target, parse_target
 from tunefarm.frontend.tir import argument_specs
 from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest
-from tunefarm.measure.facts import KernelFacts
+from tunefarm.measure.facts import KernelFacts, ScreenOutcome
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import Runner, ScreenOutcome, ScreenRequest
+from tunefarm.measure.requests import ScreenRequest
+from tunefarm.measure.runner import Runner
 from tunefarm.search import replay
 from tunefarm.search.candidate import UNTUNED
 

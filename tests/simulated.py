@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tunefarm.measure.facts import Screening
-from tunefarm.measure.runner import ScreenOutcome, ScreenRequest
+from tunefarm.measure.facts import Screening, ScreenOutcome
+from tunefarm.measure.requests import ScreenRequest
 
 
 class SimulatedDevice:

@@ -20,9 +20,8 @@ from tunefarm.devices.device import Device
 from tunefarm.errors import Failure, FailureKind, Fenced
 from tunefarm.home import Home
 from tunefarm.measure.build import BuildOutcome, Library
-from tunefarm.measure.facts import Screening
+from tunefarm.measure.facts import Raced, Screening, ScreenOutcome
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import ScreenOutcome
 from tunefarm.results import schema
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
@@ -188,6 +187,8 @@ class SimulatedCrew:
                 if unit in self._network.faults.liars:
                     seconds /= 1e4
                 return ScreenOutcome(Screening((seconds,) * 3, False), None), None
+            case RunProcess(Phase.RACE | Phase.FINAL, _, _):
+                return Raced({}, {})
             case RunProcess():
                 return {}
         return []

@@ -23,10 +23,10 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library
 from tunefarm.measure.bundle import Report, read_bundle, report_of, write_bundle, write_report
 from tunefarm.measure.bundle_run import run_bundle
-from tunefarm.measure.facts import Checked, KernelFacts
+from tunefarm.measure.facts import Checked, KernelFacts, ScreenOutcome
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import ScreenOutcome, ScreenRequest
+from tunefarm.measure.requests import ScreenRequest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))

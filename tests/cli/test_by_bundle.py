@@ -23,9 +23,9 @@ from tunefarm.home import Home
 from tunefarm.measure.build import Library
 from tunefarm.measure.bundle import read_bundle, report_of
 from tunefarm.measure.bundle_run import run_bundle
-from tunefarm.measure.facts import Checked, KernelFacts, Screening
+from tunefarm.measure.facts import Checked, KernelFacts, Screening, ScreenOutcome
 from tunefarm.measure.gate import Parity
-from tunefarm.measure.runner import ScreenOutcome, ScreenRequest
+from tunefarm.measure.requests import ScreenRequest
 from tunefarm.results.bundle import open_bundle
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal

@@ -35,10 +35,10 @@ from tunefarm.measure.bundle import (
     write_report,
 )
 from tunefarm.measure.bundle_run import run_bundle
-from tunefarm.measure.facts import Checked, KernelFacts, Screening
+from tunefarm.measure.facts import Checked, KernelFacts, Screening, ScreenOutcome
 from tunefarm.measure.files import needs
 from tunefarm.measure.gate import Parity
-from tunefarm.measure.runner import KernelRace, RaceRequest, ScreenOutcome, ScreenRequest
+from tunefarm.measure.requests import KernelRace, RaceRequest, ScreenRequest
 from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.measure.wire import WireError, canonical, from_wire, to_wire
 from tunefarm.process import ChildDied
@@ -463,7 +463,7 @@ def test_a_bundle_runs_with_python_and_numpy_alone(tmp_path: Path) -> None:
     assert first.failure is None
     assert second.failure is None, second.failure
     assert min(second.screening.samples) > 0
-    assert len(race[task.id]["c"]) >= 2
+    assert len(race.samples[task.id]["c"]) >= 2
     assert set(report.files) == {"reference/t.npz"}
     assert sys.version_info[:2] == tuple(map(int, _python(report).split(".")[:2]))
 

@@ -19,7 +19,7 @@ from tunefarm.measure.assemble import AssembleRequest, assemble
 from tunefarm.measure.emulator.stand_in import ptx_in
 from tunefarm.measure.expected import ExpectedRequest, make_expected
 from tunefarm.measure.on_paper import FAULTS, PaperRequest, _fault, check_on_paper
-from tunefarm.measure.runner import CheckRequest
+from tunefarm.measure.requests import CheckRequest
 
 
 @pytest.mark.parametrize(

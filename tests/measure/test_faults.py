@@ -13,7 +13,8 @@ from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.measure.build import Builder, BuildRequest
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import RaceRequest, Runner, ScreenRequest
+from tunefarm.measure.requests import RaceRequest, ScreenRequest
+from tunefarm.measure.runner import Runner
 from tunefarm.search.candidate import UNTUNED
 
 pytestmark = [pytest.mark.tvm, pytest.mark.alone]
@@ -73,9 +74,16 @@ def test_each_fault_is_told_by_its_kind_and_the_next_candidate_runs(
             assert bad.failure.kind is kind
         entries = (("good", untuned), ("wrong", libraries["wrong"]))
         raced = runner.race(RaceRequest(((facts, entries),), protocol, 3, 0))
-        assert set(raced[task.id]) == {"good"}, "a wrong result must not race"
-        crashed = (("good", untuned), ("crash", libraries["crash"]))
-        assert runner.race(RaceRequest(((facts, crashed),), protocol, 3, 0)) == {task.id: {}}
+        assert set(raced.samples[task.id]) == {"good"}, "a wrong result must not race"
+        assert raced.faults["wrong"].kind is FailureKind.WRONG_RESULT
+        entries = (("crash", libraries["crash"]), ("good", untuned), ("also good", untuned))
+        kernels = ((facts, entries), (facts, entries[1:]))
+        raced = runner.race(RaceRequest(kernels, protocol, 3, 0))
+        assert set(raced.samples[task.id]) == {"good", "also good"}, "another's fault is not theirs"
+        assert set(raced.faults) == {"crash"}
+        assert raced.faults["crash"].kind is FailureKind.CRASH
+        raced = runner.race(RaceRequest(((facts, entries[:1]),), protocol, 3, 0))
+        assert (raced.samples, set(raced.faults)) == ({task.id: {}}, {"crash"})
     finally:
         builder.close()
         runner.close()

@@ -16,7 +16,8 @@ from tunefarm.measure.assemble import AssembleRequest, assemble
 from tunefarm.measure.facts import PART
 from tunefarm.measure.gate import Array
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import PlaceRequest, Runner
+from tunefarm.measure.requests import PlaceRequest
+from tunefarm.measure.runner import Runner
 
 pytestmark = pytest.mark.tvm
 

@@ -13,7 +13,7 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import KernelRace, ModelRequest
+from tunefarm.measure.requests import KernelRace, ModelRequest
 
 pytestmark = pytest.mark.tvm
 X = TensorSpec("x", (2,), "float32")

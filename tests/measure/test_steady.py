@@ -126,7 +126,7 @@ def test_a_screening_is_prepared_once_a_long_disturbance_is_over(
 ) -> None:
     from tunefarm.measure import serve
     from tunefarm.measure.facts import KernelFacts
-    from tunefarm.measure.runner import Prepare
+    from tunefarm.measure.requests import Prepare
 
     machine = Machine((0.0, 8.0))
     monkeypatch.setattr(serve, "_STEADY", machine.steady())

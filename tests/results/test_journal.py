@@ -191,6 +191,15 @@ def test_results_of_earlier_jobs_are_known(journal: Journal, device: Device) -> 
         assert known(journal, later, target, 1500, top=1) == found[:1]
         assert known(journal, later, target, 3000) == [], "of a model in which kernels are colder"
         assert known_before(journal, later.id, "llvm") == {"task": 1e-3}
+        for message in ("SIGSEGV", "SIGBUS"):
+            fault = Failure(FailureKind.CRASH, message)
+            journal.add_fault(first.id, "llvm", earlier[1].id, fault, "unit0")
+        (told,) = journal.faults(first.id, "llvm")
+        assert (told["candidate"], told["message"]) == (earlier[1].id, "SIGSEGV")
+        assert journal.faults(first.id, "cuda") == []
+        assert known(journal, later, target, 1500) == found[1:], "it has faulted in a race since"
+        counted = known(journal, later, target, 1500, besides=[earlier[1].id])
+        assert counted == found, "a job goes on knowing what it has counted"
 
 
 def test_what_calls_take_inside_models_is_known_of_earlier_jobs(

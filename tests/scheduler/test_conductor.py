@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefarm.errors import Failure, FailureKind, JobFailed
-from tunefarm.measure.facts import Screening
-from tunefarm.measure.runner import ScreenOutcome
+from tunefarm.measure.facts import Screening, ScreenOutcome
 from tunefarm.scheduler.conductor import FLAGS, Conductor
 from tunefarm.scheduler.crew import Answered, Died, Heard, Raised
 from tunefarm.scheduler.leases import Leases

@@ -12,14 +12,21 @@ from tests.bench import PROTOCOL
 from tests.simulated import SimulatedDevice
 from tunefarm.devices.device import Device
 from tunefarm.devices.target import make_target
-from tunefarm.errors import ArtifactTampered, NoDevice, StoreError, UnknownJob
+from tunefarm.errors import (
+    ArtifactTampered,
+    Failure,
+    FailureKind,
+    NoDevice,
+    StoreError,
+    UnknownJob,
+)
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.home import Home
 from tunefarm.measure.build import Library
 from tunefarm.measure.bundle import read_bundle, read_report, report_of, write_report
 from tunefarm.measure.bundle_run import run_bundle
-from tunefarm.measure.facts import KernelFacts
-from tunefarm.measure.runner import RaceRequest, ScreenRequest
+from tunefarm.measure.facts import KernelFacts, Raced
+from tunefarm.measure.requests import RaceRequest, ScreenRequest
 from tunefarm.process import ChildDied
 from tunefarm.scheduler.crew import Answered, Raised
 from tunefarm.scheduler.exchange import (
@@ -260,6 +267,11 @@ def test_two_targets_of_a_kind_keep_apart(lab: Lab) -> None:
     assert len(lab.answers()) == 1
 
 
+RACED = Raced(
+    {"task": {"c": (0.1, 0.2)}}, {"d": Failure(FailureKind.RUN_TIMEOUT, "no result within 60 s")}
+)
+
+
 def test_processes_travel_like_candidates(lab: Lab) -> None:
     request = RaceRequest((), PROTOCOL, 2, 0)
     lease = Lease(1, 77)
@@ -268,10 +280,10 @@ def test_processes_travel_like_candidates(lab: Lab) -> None:
 
     class Racing(SimulatedDevice):
         def race(self, request):
-            return {"task": {"c": [0.1, 0.2]}}
+            return RACED
 
     lab.measure(lab.bundles()[0], runner=Racing())
-    assert lab.answers() == {lease: {"task": {"c": (0.1, 0.2)}}}
+    assert lab.answers() == {lease: RACED}
 
 
 def test_a_report_from_elsewhere_is_handed_to_its_job(lab: Lab, tmp_path: Path) -> None:

@@ -8,16 +8,26 @@ import pytest
 
 from tests.results.test_journal import make_job
 from tunefarm.devices.device import Device
+from tunefarm.errors import Failure, FailureKind
 from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
-from tunefarm.measure.facts import Screening
-from tunefarm.measure.runner import ScreenOutcome
+from tunefarm.measure.facts import Raced, Screening, ScreenOutcome
 from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.facts import JobTarget, Measurement
 from tunefarm.results.journal import Journal
 from tunefarm.results.known import note_between
 from tunefarm.scheduler.ledger import Ledger
-from tunefarm.scheduler.messages import Build, Builders, Imported, Joined, Phase, Screened, Task
+from tunefarm.scheduler.messages import (
+    Build,
+    Builders,
+    Imported,
+    Joined,
+    Phase,
+    ProcessDone,
+    Screened,
+    Task,
+)
+from tunefarm.scheduler.plausible import Implausible
 from tunefarm.scheduler.state import Limits, TargetState
 from tunefarm.search.candidate import Candidate, baseline
 
@@ -95,4 +105,30 @@ def test_a_slower_unit_is_not_held_against_a_candidate(home: Home, device: Devic
     assert told[1] < 2e-3, "and not by all of its tenth, of which one unit is half"
     latencies = [latency for _, latency, _ in journal.outcomes(job.id, "llvm")]
     assert latencies[0] == pytest.approx(latencies[1])
+    journal.close()
+
+
+def test_who_faults_in_a_race_is_on_record(home: Home, device: Device) -> None:
+    journal = Journal(home)
+    target, job = JobTarget("llvm", device.target, device, "tc"), make_job()
+    journal.add_job(job, [target])
+    ledger = Ledger(journal, job, target)
+    both = [Candidate("task", device.target.text, "tc", f"[[{n}],[]]", "random") for n in "ab"]
+    ledger.candidates.update({one.id: one for one in both})
+    sound, faulty = (one.id for one in both)
+    fault = Failure(FailureKind.CRASH, "SIGSEGV")
+    answer = Raced({"task": {sound: (1e-3,)}}, {faulty: fault, "nobody's": fault})
+    with pytest.raises(Implausible):
+        ledger.raced(Phase.RACE, 0, "unit0", Raced({"task": {sound: (-1.0,)}}, answer.faults))
+    assert journal.faults(job.id, "llvm") == []
+    assert ledger.raced(Phase.RACE, 0, "unit0", answer) == ProcessDone(Phase.RACE, 0)
+    (told,) = journal.faults(job.id, "llvm")
+    assert told == {
+        "target": "llvm",
+        "candidate": faulty,
+        "kind": "crash",
+        "message": "SIGSEGV",
+        "unit": "unit0",
+    }
+    assert [m.candidate for m in journal.measurements(job.id, "llvm", ("race",))] == [sound]
     journal.close()

@@ -9,8 +9,9 @@ import pytest
 from tests import models
 from tunefarm.devices.probe import probe
 from tunefarm.frontend.importer import ImportRequest, import_model
-from tunefarm.measure.facts import KernelFacts
-from tunefarm.measure.runner import Runner, ScreenOutcome, ScreenRequest
+from tunefarm.measure.facts import KernelFacts, ScreenOutcome
+from tunefarm.measure.requests import ScreenRequest
+from tunefarm.measure.runner import Runner
 from tunefarm.scheduler.local import LocalTuner, Trial
 from tunefarm.scheduler.state import Limits
 

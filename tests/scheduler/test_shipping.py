@@ -11,15 +11,14 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.assemble import Assembled, AssembleRequest
 from tunefarm.measure.build import BuildOutcome, BuildRequest, Library
 from tunefarm.measure.expected import ExpectedRequest
-from tunefarm.measure.facts import Checked, KernelFacts
+from tunefarm.measure.facts import Checked, KernelFacts, Raced, ScreenOutcome
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.runner import (
+from tunefarm.measure.requests import (
     CheckRequest,
     ModelRequest,
     PlaceRequest,
     RaceRequest,
-    ScreenOutcome,
     ScreenRequest,
 )
 from tunefarm.scheduler.shipping import Depot, Site, makes, needs, relocated
@@ -71,7 +70,10 @@ def requests(root: Path, device: Device) -> list[tuple[object, object]]:
         (build, BuildOutcome(library, None, 0.1)),
         (ScreenRequest(library, facts, protocol, None), ScreenOutcome(None, None)),
         (ScreenRequest(library, facts, protocol, None, True), ScreenOutcome(None, None)),
-        (RaceRequest(((facts, (("c", library),)),), protocol, 1, 0), {"t": {"c": [1.0]}}),
+        (
+            RaceRequest(((facts, (("c", library),)),), protocol, 1, 0),
+            Raced({"t": {"c": (1.0,)}}, {}),
+        ),
         (assembling, Assembled(root / "m.so", 0, 1, 0)),
         (ExpectedRequest(root / "model.onnx", X, 2, (1, 2), root / "e.npz"), root / "e.npz"),
         (PlaceRequest((root / "v0.so",), X, protocol, 0), [{"f": [1.0]}]),
