@@ -24,7 +24,8 @@ def left_over(marker: str) -> list[str]:
     return found
 
 
-def wait_for(condition: Any, seconds: float = 120) -> None:
+def wait_for(condition: Any, seconds: float = 300) -> None:
+    """Patience, not a bound: beside other work a job takes its time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it has not happened"
