@@ -23,7 +23,7 @@ from tunefarm.home import Home
 from tunefarm.measure.build import Library
 from tunefarm.measure.bundle import read_bundle, report_of
 from tunefarm.measure.bundle_run import run_bundle
-from tunefarm.measure.facts import Checked, KernelFacts, Screening, ScreenOutcome
+from tunefarm.measure.facts import Checked, KernelFacts, Raced, Screening, ScreenOutcome
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.requests import ScreenRequest
 from tunefarm.results.bundle import open_bundle
@@ -53,14 +53,15 @@ class SimulatedGpu(SimulatedDevice):
         seconds = 1e-3 if untuned else 1e-4 * (1 + sum(content) % 97 / 97)
         return seconds, seconds * 1.01, seconds * 0.99
 
-    def race(self, request) -> dict[str, dict[str, list[float]]]:
-        return {
+    def race(self, request) -> Raced:
+        samples = {
             facts.task: {
-                name: list(self._times(library.path.read_bytes(), number == 0))
+                name: self._times(library.path.read_bytes(), number == 0)
                 for number, (name, library) in enumerate(entries)
             }
             for facts, entries in request.kernels
         }
+        return Raced(samples, {})
 
     def place(self, request) -> list[dict[str, list[float]]]:
         return []
