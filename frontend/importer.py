@@ -20,6 +20,7 @@ import onnx
 from tunefarm.devices.gpu import multiplies_tf32
 from tunefarm.devices.target import Target
 from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
+from tunefarm.frontend import quantised
 from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
 from tunefarm.frontend.dtypes import TF32, is_float, narrowest, numpy_dtype
 from tunefarm.frontend.half import half_types, widen_inside, widen_islands
@@ -154,7 +155,8 @@ def run_import(request: ImportRequest) -> None:
     for_processor = request.target.kind == "llvm"
     before = (widen_inside,) if types and for_processor else ()
     after = (widen_islands,) if types and not for_processor else ()
-    for graph_pass in (*before, *PASSES, fold_padding, shuffles_after_depthwise, *after):
+    passes = (*before, *PASSES, fold_padding, quantised.PASSES[request.target.kind])
+    for graph_pass in (*passes, shuffles_after_depthwise, *after):
         started, count = time.perf_counter(), len(graph.nodes)
         graph_pass(graph)
         log.note(f"onnx.{graph_pass.__name__}", started, f"{count} to {len(graph.nodes)} nodes")
@@ -169,7 +171,7 @@ def run_import(request: ImportRequest) -> None:
     inputs = input_specs(model)
     _check_inputs(inputs)
 
-    from tunefarm.frontend import relax_attention, relax_layout, relax_passes
+    from tunefarm.frontend import relax_attention, relax_layout, relax_passes, relax_whole
     from tunefarm.frontend.stored import save_program
 
     name_plainly(model)
@@ -185,6 +187,7 @@ def run_import(request: ImportRequest) -> None:
         wanted = relax_layout.Layout(request.layout) if request.layout else None
         laid = relax_layout.convert_layout(module, request.target, log, wanted)
         module = relax_attention.gather_attention(laid.module, request.target, log)
+        module = relax_whole.gather_whole(module, request.target, log)
         module = relax_passes.fast_math(module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
         flops = relax_passes.flops_by_name(module)  # before one operation becomes many

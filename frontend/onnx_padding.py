@@ -6,13 +6,11 @@ The compiler's change of layout stops at it, and a pass over the image is what i
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
-
 import numpy as np
 import onnx
 from onnx import helper
 
-from tunefarm.frontend.onnx_passes import Graph
+from tunefarm.frontend.onnx_passes import Graph, attribute
 
 
 def fold_padding(graph: Graph) -> None:
@@ -20,7 +18,7 @@ def fold_padding(graph: Graph) -> None:
     used = graph.uses()
     readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in graph.nodes:
-        if node.op_type == "Conv" and _attribute(node, "auto_pad", b"NOTSET") in _EXPLICIT:
+        if node.op_type == "Conv" and attribute(node, "auto_pad", b"NOTSET") in _EXPLICIT:
             readers[node.input[0]].append(node)
     kept = []
     for node in graph.nodes:
@@ -40,9 +38,9 @@ _EXPLICIT = (b"NOTSET", b"VALID")
 
 def _zeros_around(graph: Graph, pad: onnx.NodeProto) -> list[int] | None:
     """What it adds before each axis of the image and then after each, None where it does more."""
-    if _attribute(pad, "mode", b"constant") != b"constant" or any(pad.input[3:]):
+    if attribute(pad, "mode", b"constant") != b"constant" or any(pad.input[3:]):
         return None
-    pads, value = _attribute(pad, "pads", []), _attribute(pad, "value", 0.0)
+    pads, value = attribute(pad, "pads", []), attribute(pad, "value", 0.0)
     if len(pad.input) > 1:
         if any(name and name not in graph.constants for name in pad.input[1:]):
             return None
@@ -55,13 +53,8 @@ def _zeros_around(graph: Graph, pad: onnx.NodeProto) -> list[int] | None:
 
 
 def _add_padding(convolution: onnx.NodeProto, pads: list[int]) -> None:
-    own = _attribute(convolution, "pads", [0] * len(pads))
+    own = attribute(convolution, "pads", [0] * len(pads))
     others = [a for a in convolution.attribute if a.name not in ("pads", "auto_pad")]
     sums = [a + b for a, b in zip(own, pads, strict=True)]
     del convolution.attribute[:]
     convolution.attribute.extend([*others, helper.make_attribute("pads", sums)])
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    values = (helper.get_attribute_value(a) for a in node.attribute if a.name == name)
-    return next(values, default)

@@ -102,6 +102,12 @@ class Graph:
         return onnx.shape_inference.infer_shapes(model).graph
 
 
+def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    """Of a node, `default` where it has no such attribute."""
+    values = (helper.get_attribute_value(a) for a in node.attribute if a.name == name)
+    return next(values, default)
+
+
 def fold_constants(graph: Graph) -> None:
     """Evaluate shape arithmetic and constant generators with ONNX's reference evaluator."""
     nodes = []

@@ -9,16 +9,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+_QUANTISE = "relax.quantize"
+_QUANTISED = (_QUANTISE, "relax.dequantize")
+_BITS = ("int8", "uint8")
 _ATTENTION = ("relax.nn.attention", "relax.nn.attention_bias")
 
 
 @tvm.transform.module_pass(opt_level=0, name="Spelled")
 class Spelled:
-    """Attention, but for that with a mask or a window of the operator's own."""
+    """Attention, but for that with a mask or a window of the operator's own; and what quantises a
+    tensor, or does the contrary, with one scale for all of it."""
 
     def transform_module(self, module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         speller = _Speller(module)
@@ -32,8 +37,31 @@ class Spelled:
 class _Speller(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        if getattr(call.op, "name", "") not in _ATTENTION:
+        name = getattr(call.op, "name", "")
+        if name in _QUANTISED:
+            return self._quantised(call, name)
+        return self._attention(call) if name in _ATTENTION else call
+
+    def _quantised(self, call: Any, name: str) -> Any:
+        tensor, *given = call.args
+        scale, zero = (_number(one) for one in given)
+        if scale is None or zero is None:
             return call
+        kind = str(call.ty.dtype if name == _QUANTISE else tensor.ty.dtype)
+        others = {str(tensor.ty.dtype), str(call.ty.dtype)} - {kind}
+        if kind not in _BITS or others != {"float32"}:
+            return call
+        # With as many axes as the tensor they are a kernel's arguments, and kernels alike are one.
+        axes = len(tensor.ty.shape)
+        spelled = _to_8_bits if name == _QUANTISE else _to_floats
+        steps = spelled(scale, zero, axes, kind)
+        *first, last = steps
+        for operator, argument in first:
+            tensor = self.builder_.emit(operator(tensor, *argument))
+        operator, argument = last
+        return operator(tensor, *argument)
+
+    def _attention(self, call: Any) -> Any:
         attributes = call.attrs
         if attributes.causal_mask is not None or attributes.window_size is not None:
             return call
@@ -50,3 +78,40 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
             scores = emit(op.add(scores, bias[0]))
         mixed = emit(op.matmul(emit(op.nn.softmax(scores, axis=-1)), v))
         return op.permute_dims(mixed, [0, 2, 1, 3])
+
+
+Steps = list[tuple[Any, tuple[Any, ...]]]
+"""Operators one after another, each with what it takes besides the result of the one before."""
+
+
+def _to_8_bits(scale: float, zero: float, axes: int, kind: str) -> Steps:
+    """Half a step is rounded to the even number, as ONNX has it."""
+    op, steps = relax.op, Steps()
+    if scale != 1.0:
+        steps.append((op.multiply, (_float(1.0 / scale, axes),)))
+    steps.append((op.round, ()))
+    if zero:
+        steps.append((op.add, (_float(zero, axes),)))
+    least, most = (float(end(kind).value) for end in (tirx.min_value, tirx.max_value))
+    bounds = [(op.maximum, (_float(least),)), (op.minimum, (_float(most),))]
+    return [*steps, *bounds, (op.astype, (kind,))]
+
+
+def _to_floats(scale: float, zero: float, axes: int, _kind: str) -> Steps:
+    op, steps = relax.op, Steps()
+    steps.append((op.astype, ("float32",)))
+    if zero:
+        steps.append((op.subtract, (_float(zero, axes),)))
+    if scale != 1.0:
+        steps.append((op.multiply, (_float(scale, axes),)))
+    return steps
+
+
+def _float(value: float, axes: int = 0) -> Any:
+    return relax.const(np.full((1,) * axes, value, np.float32))
+
+
+def _number(value: Any) -> float | None:
+    if not isinstance(value, tvm.ir.GenericConst) or value.value.numpy().size != 1:
+        return None
+    return float(value.value.numpy().reshape(()))

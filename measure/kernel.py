@@ -17,9 +17,11 @@ from tunefarm.measure.backend import backend
 from tunefarm.measure.build import Library
 from tunefarm.measure.facts import KernelFacts, Screening
 from tunefarm.measure.gate import (
+    ROUNDED,
     Array,
     disagreement,
-    make_input,
+    is_byte,
+    make_argument,
     poisoned,
     reduction_length,
     tolerance,
@@ -142,7 +144,7 @@ class Arguments:
 
 def make_inputs(facts: KernelFacts, seed: int, positive: bool) -> list[Any]:
     return [
-        tvm.runtime.tensor(make_input(spec, seed * 1000 + index, positive), backend().device)
+        tvm.runtime.tensor(make_argument(spec, seed * 1000 + index, positive), backend().device)
         for index, spec in enumerate(facts.args[:-1])
     ]
 
@@ -239,7 +241,11 @@ def calls_per_sample(elapsed_s: float, protocol: Protocol) -> int:
 
 def _check(result: Array, reference: Array, facts: KernelFacts, seed: int, multiplies: str) -> None:
     output = facts.args[-1]
-    allowed = tolerance(_precision(facts, multiplies), reduction_length(facts.flops, output))
+    if is_byte(numpy_dtype(output.dtype)) and any(is_float(numpy_dtype(a.dtype)) for a in facts.args):
+        allowed = ROUNDED
+    else:
+        precision = _precision(facts, multiplies)
+        allowed = tolerance(precision, reduction_length(facts.flops, output))
     wrong = disagreement(result, reference, allowed)
     if wrong:
         raise WrongResult(f"inputs of seed {seed}: {wrong}")

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tunefarm.frontend.program import as_floats
 from tunefarm.measure.roofline import known_roof
 from tunefarm.results.facts import JobTarget
 from tunefarm.results.journal import Journal
@@ -42,7 +43,8 @@ def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
     for task in journal.tasks(job, target):
         row = verdicts.get(task["task"], {})
         tuned_s = row.get("tuned_s")
-        floor_s = roof.floor_s(task["flops"], task["bytes"]) if roof is not None else None
+        flops = as_floats(task["flops"], [dtype for _, dtype in task["args"]])
+        floor_s = roof.floor_s(flops, task["bytes"]) if roof is not None else None
         shapes = " ".join("x".join(map(str, shape)) for shape, _ in task["args"])
         rows.append(
             {

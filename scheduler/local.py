@@ -189,7 +189,7 @@ class _Run:
             untuned = baseline(name, target.text, toolchain)
             self._candidates[untuned.id] = untuned
             roof = self._tuner.roof
-            floor_s = roof.floor_s(task.flops, task.bytes) if roof is not None else 0.0
+            floor_s = roof.floor_s(task.float_flops, task.bytes) if roof is not None else 0.0
             tasks.append(Task(name, task.weight, untuned.id, floor_s))
         return Imported(tuple(tasks))
 

@@ -22,6 +22,7 @@ from tunefarm.errors import last_line
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.frontend.tir import argument_specs, stage_name
 from tunefarm.search.candidate import UNTUNED
+from tunefarm.search.fours import name_of, register_fours
 from tunefarm.search.intrinsics import register_intrinsics
 from tunefarm.search.prefetch import KEY as PREFETCH
 from tunefarm.search.prefetch import prefetching
@@ -59,7 +60,9 @@ def make_context(workload: Any, target: Target, rules: str = "", seed: int = 1) 
     generator = "post-order-apply"
     if rules == TENSOR_CORES:
         target = with_dynamic_shared(target)
-    if rules or target.kind == "cuda":  # whose rules would be those for tensor cores alone
+    # By default a GPU's rules would be those for tensor cores alone, and a processor's those with
+    # intrinsics for products of 8 bits, which the compiler refuses.
+    if rules or target.kind == "cuda" or "int8" in _types(workload):
         rules = rules or target.kind
         generator = ms.space_generator.PostOrderApply(
             sch_rules=schedule_rules() if rules == TENSOR_CORES else rules,
@@ -74,6 +77,10 @@ def make_context(workload: Any, target: Target, rules: str = "", seed: int = 1) 
         num_threads=1,
         rand_state=seed,
     )
+
+
+def _types(workload: Any) -> set[str]:
+    return {spec.dtype for spec in argument_specs(workload["main"])}
 
 
 def rules_of(trace: str) -> str:
@@ -111,6 +118,8 @@ def apply_trace(workload: Any, trace: str) -> Any:
     Raises:
         InvalidTrace: it does not apply.
     """
+    if name_of(0).rstrip("0") in trace:
+        register_fours()
     try:
         schedule = new_schedule(rewritten(workload, _noted(trace, _ALGORITHM)), seed=1)
         Trace.apply_json_to_schedule(_present_names(json.loads(trace), schedule), schedule)

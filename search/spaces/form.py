@@ -103,11 +103,15 @@ class Reduction:
     Attributes:
         product: it is a sum of products of two operands.
         before: stages that make an operand and are no plain copies, e.g. padding.
-        copies: stages before it that only copy.
+        copies: stages before it that only copy, or that make nothing for it but for what follows
+            it: computed where they are read.
         after: the elementwise stages after it, in order.
         beyond: elementwise stages of another shape that read the last result, as a scale for every
             channel of an image is read.
         limits: per axis, the largest tile of it (a group's size, else the extent).
+        fours: it is of integers of 8 bits; the block's last axis, which is none of `reductions`, is
+            one of four terms that one instruction adds up, and shapes and strides of operands count
+            such fours.
     """
 
     block: Stage
@@ -123,6 +127,7 @@ class Reduction:
     vector: Operand
     other: Operand | None
     limits: tuple[int, ...]
+    fours: bool = False
 
     def extent(self, axis: int) -> int:
         return self.block.axes[axis].extent
@@ -217,7 +222,7 @@ def reduction_of(workload: Any, beyond: bool = False) -> Reduction | None:
     before, block, after, rest = found
     if (rest and not (beyond and _only_beyond(block, after, rest))) or not _is_single_float(block):
         return None
-    made = reduction_at(block, _free_buffers(workload["main"]), before, after)
+    made = reduction_at(block, free_buffers(workload["main"]), before, after)
     return made and replace(made, beyond=tuple(rest))
 
 
@@ -225,9 +230,9 @@ Stages = Sequence[Stage]
 
 
 def only_reduction(workload: Any) -> tuple[Stages, Stage, Stages, Stages] | None:
-    """The one stage of a kernel that reduces: those before it, itself, those after it that go on
-    with its results element by element, and the rest; None where it is not the only one, or a
-    stage stores elsewhere than at its own place."""
+    """The one stage of a kernel that reduces: those that come before it or know nothing of it,
+    itself, those after it that go on with its results element by element, and the rest; None where
+    it is not the only one, or a stage stores elsewhere than at its own place."""
     try:
         stages = stages_of(workload)
     except ValueError:
@@ -237,7 +242,15 @@ def only_reduction(workload: Any) -> tuple[Stages, Stage, Stages, Stages] | None
         return None
     (block,) = reducing
     place = stages.index(block)
-    return stages[:place], block, *_followers(block, stages[place + 1 :])
+    behind, aside = {block.writes}, []
+    later = []
+    for stage in stages[place + 1 :]:
+        if behind & set(stage.reads):
+            behind.add(stage.writes)
+            later.append(stage)
+        else:
+            aside.append(stage)
+    return (*stages[:place], *aside), block, *_followers(block, later)
 
 
 def reduction_at(
@@ -250,8 +263,8 @@ def reduction_at(
         before, after: the stages that belong to it.
     """
     loads, product = _terms(block.node)
-    operands = [_operand(block, load, free) for load in loads]
-    return _shape(block, product, before, after, operands) if operands else None
+    operands = [operand_of(block, load, free) for load in loads]
+    return shaped(block, product, before, after, operands) if operands else None
 
 
 def _is_single_float(block: Stage) -> bool:
@@ -320,11 +333,13 @@ def sums_from_zero(block: Stage) -> bool:
     )
 
 
-def _free_buffers(function: Any) -> frozenset[str]:
+def free_buffers(function: Any) -> frozenset[str]:
+    """Names of the buffers of a kernel whose layout may change."""
     return frozenset(function.params[place].name for place in free_arguments(function))
 
 
-def _operand(block: Stage, load: Any, free: frozenset[str]) -> Operand:
+def operand_of(block: Stage, load: Any, free: frozenset[str]) -> Operand:
+    """What the reduction in `block` reads by `load`."""
     variables = [v.var for v in block.node.iter_vars]
     plain = []
     for expression in load.indices:
@@ -374,13 +389,14 @@ def _group(load: Any, variable: Any) -> int | None:
     return sizes.pop() if len(divided) == len(mine) and len(sizes) == 1 else None
 
 
-def _shape(
+def shaped(
     block: Stage,
     product: bool,
     before: Sequence[Stage],
     after: Sequence[Stage],
     operands: Sequence[Operand],
 ) -> Reduction | None:
+    """The reduction in `block` of these operands; None where no operand lies along its columns."""
     axes = range(len(block.axes))
     spatial = tuple(i for i in axes if not block.axes[i].reduces)
     column = spatial[-1]
@@ -395,11 +411,14 @@ def _shape(
         for i in spatial:
             limits[i] = min(limits[i], operand.groups[i] or limits[i])
     rows = tuple(i for i in spatial[:-1] if not vector.depends_on(i)) if product else ()
+    needed = set(block.reads)
+    for stage in reversed(before):
+        needed.update(stage.reads if stage.writes in needed else ())
     return Reduction(
         block,
         product,
-        tuple(stage for stage in before if not stage.copies),
-        tuple(stage for stage in before if stage.copies),
+        tuple(stage for stage in before if not stage.copies and stage.writes in needed),
+        tuple(stage for stage in before if stage.copies or stage.writes not in needed),
         tuple(after),
         (),
         column,

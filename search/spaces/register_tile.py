@@ -24,6 +24,7 @@ from tvm.ir.expr import TensorLoad
 
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
+from tunefarm.search.fours import LENGTHS
 from tunefarm.search.filling import WEIGHTS, fillable, filled
 from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.family import in_words, realised
@@ -225,6 +226,8 @@ def _that_fit(
 ) -> list[tuple[int, int, int, int]]:
     counts = itertools.product(columns_and_lanes, row_counts, plane_counts)
     tiles = [(rows, planes, columns // n, n) for (columns, n), rows, planes in counts]
+    if form.fours:
+        tiles = [one for one in tiles if one[3] in LENGTHS]
     return [one for one in tiles if _spare(form, machine, *one) >= 0]
 
 
@@ -292,6 +295,8 @@ def before_choices(form: Reduction) -> list[Before]:
     """Where the stages before the reduction may be computed."""
     if not form.before:
         return [Before.APART]
+    if form.fours:  # whose instruction reads what lies in memory
+        return [Before.APART, Before.LOCAL]
     # An element that every column uses is not computed at each use, but may be read elsewhere.
     reused = form.product and form.other is not None and form.other.strides[form.column] == 0
     branches = any(stage.branches for stage in form.before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tunefarm.search.fours import name_of
 from tunefarm.search.spaces.form import Reduction
 from tunefarm.search.spaces.tile import Before, Tile, longest, reduction_order, tile_sizes
 
@@ -87,7 +88,10 @@ def _pack(schedule: Any, block: Any, form: Reduction, tile: Tile, fill: Any) -> 
         block,
         ("read", vector.read),
         lambda *index: [
-            index[column] // columns, *(index[d] for d in rest), index[column] % columns
+            index[column] // columns,
+            *(index[d] for d in rest),
+            index[column] % columns,
+            *index[len(axes) :],
         ],
     )  # fmt: skip
     if vector.free:
@@ -145,6 +149,9 @@ def _tile_loops(schedule: Any, store: Any, form: Reduction, tile: Tile) -> _Loop
 
 def accumulate(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: int) -> None:
     """Inside a tile: the reduction outermost, then its unrolled steps, rows and vectors."""
+    if form.fours:
+        _accumulate_fours(schedule, block, form, lanes, unroll)
+        return
     loops = dict(enumerate(schedule.get_loops(block)[-len(form.block.axes) :]))
     vectors, lane = schedule.split(loops[form.column], [None, lanes])
     steps, unrolled = schedule.split(loops[longest(form)], [None, unroll])
@@ -156,6 +163,21 @@ def accumulate(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: i
         schedule.unroll(loop)
     # Last, for it refuses loops that are not yet what they are to be.
     schedule.decompose_reduction(block, [*outer, steps][0])
+
+
+def _accumulate_fours(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: int) -> None:
+    """The same, with an instruction for a vector of sums and the four terms that they get."""
+    *loops, four = schedule.get_loops(block)[-len(form.block.axes) :]
+    vectors, lane = schedule.split(loops[form.column], [None, lanes])
+    steps, unrolled = schedule.split(loops[longest(form)], [None, unroll])
+    outer = [loops[axis] for axis in reduction_order(form)[:-1]]
+    rows = [loops[axis] for axis in form.spatial if axis != form.column]
+    schedule.reorder(*outer, steps, unrolled, *rows, vectors, lane, four)
+    for loop in (unrolled, *rows, vectors):
+        schedule.unroll(loop)
+    first = schedule.decompose_reduction(block, [*outer, steps][0])
+    schedule.vectorize(schedule.get_loops(first)[-1])
+    schedule.tensorize(lane, name_of(lanes))
 
 
 def _vectorise(schedule: Any, loop: Any, tile: Tile) -> None:

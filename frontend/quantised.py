@@ -1,0 +1,420 @@
+"""Quantised models: numbers of 8 bits, each tensor with a scale and a zero of its own.
+
+In the graph an operator of such tensors stands between nodes that make floating-point numbers of
+its operands and whole numbers of its result, and the compiler would compute it in floating point.
+Here a product is spelled as one of whole numbers, with its scales behind it; what moves elements or
+takes the largest works on 8 bits; everything else is arithmetic that is fused with its neighbours
+(`relax_spelled`). Whole numbers are still written as float32: `relax_whole` makes integers of them where the target
+has instructions for them, and where it has none the model is right as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from tunefarm.frontend.onnx_passes import Array, Graph, attribute
+
+_BITS = {"uint8": (0, 255), "int8": (-128, 127)}
+_SHIFT = 128
+"""Between a number as int8 and as uint8."""
+_MOVES = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"})
+"""Operators that commute with a scale and a zero: they choose among their operand's elements."""
+_QUANTISE, _DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
+WHOLE = "QLinearConv", "QLinearMatMul"
+"""Operators that are a quantised product in one."""
+
+
+def for_unsigned(graph: Graph) -> None:
+    """For processors, whose instructions multiply unsigned numbers by signed ones."""
+    _spell(graph, "uint8")
+
+
+def for_signed(graph: Graph) -> None:
+    """For GPUs, whose tensor cores have both operands signed."""
+    _spell(graph, "int8")
+
+
+PASSES: dict[str, Callable[[Graph], None]] = {"llvm": for_unsigned, "cuda": for_signed}
+"""By the kind of the target."""
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """value = scale * (number - zero), the same for all of a tensor."""
+
+    scale: float
+    zero: int
+    dtype: str
+
+    def as_type(self, dtype: str) -> _Scale:
+        """The same values with numbers of another type."""
+        if dtype == self.dtype:
+            return self
+        shift = _SHIFT if dtype == "uint8" else -_SHIFT
+        return _Scale(self.scale, self.zero + shift, dtype)
+
+
+def _spell(graph: Graph, wanted: str) -> None:
+    kinds = {node.op_type for node in graph.nodes}
+    if not kinds & {_QUANTISE, _DEQUANTISE, *WHOLE}:
+        return
+    graph.nodes = [one for node in graph.nodes for one in _apart(node)]
+    _retype(graph, wanted)
+    _move(graph)
+    _Speller(graph).run()
+
+
+def _apart(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """A quantised product in one node as those that it stands for."""
+    if node.op_type not in WHOLE:
+        return [node]
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = node.input
+    (result,) = node.output
+    data, weights, product = (f"{result}::{name}" for name in ("data", "weights", "product"))
+    convolution = node.op_type == "QLinearConv"
+    nodes = [
+        helper.make_node(_DEQUANTISE, [x, x_scale, x_zero], [data]),
+        helper.make_node(
+            _DEQUANTISE, [w, w_scale, w_zero], [weights], axis=0 if convolution else -1
+        ),
+    ]
+    operands = [data, weights]
+    if bias:
+        operands.append(f"{result}::bias")
+        nodes.append(_Bias.node(bias[0], x_scale, w_scale, operands[-1]))
+    made = helper.make_node("Conv" if convolution else "MatMul", operands, [product])
+    made.attribute.extend(node.attribute)
+    last = helper.make_node(_QUANTISE, [product, y_scale, y_zero], [result])
+    return [*nodes, made, last]
+
+
+class _Bias:
+    """The bias of a quantised convolution: whole numbers in the scale of its product."""
+
+    OP = "tunefarm.Bias"
+
+    @classmethod
+    def node(cls, bias: str, data: str, weights: str, result: str) -> onnx.NodeProto:
+        return helper.make_node(cls.OP, [bias, data, weights], [result])
+
+
+def _scale_of(graph: Graph, node: onnx.NodeProto) -> _Scale | None:
+    """Of a node that quantises, or the contrary; None where it is not known, or not one number."""
+    scale = graph.constants.get(node.input[1])
+    if scale is None or scale.size != 1 or scale.dtype != np.float32:
+        return None
+    zero: Array | None = np.zeros((), np.uint8)
+    if len(node.input) > 2 and node.input[2]:
+        zero = graph.constants.get(node.input[2])
+    elif node.op_type == _DEQUANTISE or attribute(node, "output_dtype", 0) not in (0, 2):
+        return None  # of what type its numbers are is said elsewhere
+    if zero is None or zero.size != 1 or zero.dtype.name not in _BITS:
+        return None
+    return _Scale(float(scale.reshape(())), int(zero.reshape(())), zero.dtype.name)
+
+
+def _readers(graph: Graph) -> dict[str, list[onnx.NodeProto]]:
+    found: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in graph.nodes:
+        for name in node.input:
+            found[name].append(node)
+    return found
+
+
+def _retype(graph: Graph, wanted: str) -> None:
+    """Tensors of 8 bits inside the network as `wanted`, their zeros shifted along."""
+    readers = _readers(graph)
+    for node in graph.nodes:
+        scale = _scale_of(graph, node) if node.op_type == _QUANTISE else None
+        if scale is None or scale.dtype == wanted or node.output[0] in graph.outputs:
+            continue
+        group = readers[node.output[0]]
+        if any(
+            one.op_type != _DEQUANTISE or _scale_of(graph, one) is None for one in group
+        ):
+            continue
+        for one in (node, *group):
+            known = _scale_of(graph, one)
+            assert known is not None
+            _put_scale(graph, one, known.as_type(wanted))
+
+
+def _put_scale(graph: Graph, node: onnx.NodeProto, scale: _Scale) -> None:
+    names = [f"{node.output[0]}::scale", f"{node.output[0]}::zero"]
+    graph.constants[names[0]] = np.array(scale.scale, np.float32)
+    graph.constants[names[1]] = np.array(scale.zero, np.int64).astype(scale.dtype)
+    del node.input[1:]
+    node.input.extend(names)
+
+
+def _move(graph: Graph) -> None:
+    """Operators that only choose among elements, and concatenations, on 8 bits."""
+    changed = True
+    while changed:
+        changed = False
+        readers, used = _readers(graph), graph.uses()
+        makers = {name: node for node in graph.nodes for name in node.output}
+        for place, node in enumerate(graph.nodes):
+            result = _quantised_alone(graph, node, readers, used)
+            sources = [makers.get(name) for name in _operands(node)]
+            if result is None or any(
+                one is None or one.op_type != _DEQUANTISE for one in sources
+            ):
+                continue
+            last, scale = result
+            if node.op_type in _MOVES and _scale_of(graph, sources[0]) != scale:
+                continue
+            first = _inputs_in(graph, node, [one for one in sources if one], scale)
+            if first is None:
+                continue
+            node.output[0] = last.output[0]
+            graph.nodes[place:place] = first
+            graph.nodes = [one for one in graph.nodes if one is not last]
+            changed = True
+            break
+
+
+def _operands(node: onnx.NodeProto) -> list[str]:
+    return list(node.input) if node.op_type == "Concat" else list(node.input[:1])
+
+
+def _quantised_alone(
+    graph: Graph,
+    node: onnx.NodeProto,
+    readers: dict[str, list[onnx.NodeProto]],
+    used: Counter[str],
+) -> tuple[onnx.NodeProto, _Scale] | None:
+    """The node that quantises the result of one that may be moved, where nobody else reads it."""
+    if node.op_type not in (*_MOVES, "Concat") or len(node.output) != 1:
+        return None
+    group = readers.get(node.output[0], [])
+    if used[node.output[0]] != 1 or len(group) != 1 or group[0].op_type != _QUANTISE:
+        return None
+    scale = _scale_of(graph, group[0])
+    return None if scale is None else (group[0], scale)
+
+
+def _inputs_in(
+    graph: Graph, node: onnx.NodeProto, sources: Sequence[onnx.NodeProto], scale: _Scale
+) -> list[onnx.NodeProto] | None:
+    """Have `node` read numbers in `scale`; the nodes that make those that are not there yet. None
+    where some are in no scale that is known."""
+    known = [_scale_of(graph, one) for one in sources]
+    if None in known:
+        return None
+    made = []
+    for place, (source, own) in enumerate(zip(sources, known, strict=True)):
+        if own == scale:
+            node.input[place] = source.input[0]
+            continue
+        name = f"{node.output[0]}::part{place}"
+        again = helper.make_node(_QUANTISE, [source.output[0]], [name])
+        _put_scale(graph, again, scale)
+        made.append(again)
+        node.input[place] = name
+    return made
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """Constant weights: whole numbers, and what they are multiplied by, for each column."""
+
+    numbers: NDArray[np.int32]
+    scale: NDArray[np.float64]
+
+
+class _Speller:
+    """Writes the nodes of a graph anew, its products as such of whole numbers."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._used = graph.uses()
+        self._readers = _readers(graph)
+        self._makers = {name: node for node in graph.nodes for name in node.output}
+        self._nodes: list[onnx.NodeProto] = []
+        self._scaled: set[str] = set()
+        """Tensors that a product has divided by their scale already."""
+
+    def run(self) -> None:
+        for node in self._graph.nodes:
+            if node.op_type == _Bias.OP:
+                self._bias(node)
+            elif node.op_type == _DEQUANTISE:
+                self._dequantise(node)
+            elif node.op_type == _QUANTISE:
+                self._quantise(node)
+            elif not (node.op_type in ("Conv", "MatMul", "Gemm") and self._product(node)):
+                self._nodes.append(node)
+        self._graph.nodes = self._nodes
+        used = self._graph.uses()
+        for node in reversed(self._graph.nodes):  # what nobody reads any more
+            if not any(used[name] for name in node.output):
+                used.subtract(node.input)
+        kept = (node for node in self._graph.nodes if any(used[name] for name in node.output))
+        self._graph.nodes = list(kept)
+
+    def _emit(self, kind: str, inputs: Sequence[str], result: str, **attributes: Any) -> str:
+        self._nodes.append(helper.make_node(kind, list(inputs), [result], **attributes))
+        return result
+
+    def _constant(self, name: str, values: Any) -> str:
+        self._graph.constants[name] = np.asarray(values)
+        return name
+
+    def _float(self, name: str, values: Any) -> str:
+        return self._constant(name, np.asarray(values, np.float32))
+
+    def _bias(self, node: onnx.NodeProto) -> None:
+        numbers, *scales = (self._graph.constants[name] for name in node.input)
+        values = numbers.astype(np.float64)
+        for scale in scales:
+            values = values * scale.reshape(-1)
+        self._float(node.output[0], values)
+
+    def _dequantise(self, node: onnx.NodeProto) -> None:
+        values = self._stored(node) if node.input[0] in self._graph.constants else None
+        if values is None:
+            self._nodes.append(node)
+        else:
+            self._float(node.output[0], values)
+
+    def _whole(self, numbers: str, scale: _Scale, result: str) -> str:
+        """The numbers of a tensor, less their zero, in float32."""
+        made = helper.make_node(_DEQUANTISE, [numbers], [f"{result}::whole"])
+        _put_scale(self._graph, made, replace(scale, scale=1.0))
+        self._nodes.append(made)
+        return made.output[0]
+
+    def _stored(self, node: onnx.NodeProto) -> NDArray[np.float32] | None:
+        """Constants in floating point; None for blocks of them, and for types that are none of
+        whole numbers."""
+        numbers, scale = (self._graph.constants[name] for name in node.input[:2])
+        if attribute(node, "block_size", 0) or numbers.dtype.kind not in "iu":
+            return None
+        axis = attribute(node, "axis", 1)
+        zero = self._zero(node)
+        shape = _along(numbers.ndim, axis, scale.size)
+        less = numbers.astype(np.float32) - zero.astype(np.float32).reshape(
+            _along(numbers.ndim, axis, zero.size)
+        )
+        return np.asarray(less * scale.astype(np.float32).reshape(shape), np.float32)
+
+    def _zero(self, node: onnx.NodeProto) -> Array:
+        if len(node.input) > 2 and node.input[2]:
+            return self._graph.constants[node.input[2]]
+        return np.zeros(1, np.int8)
+
+    def _quantise(self, node: onnx.NodeProto) -> None:
+        if node.input[0] in self._scaled:
+            scale = _scale_of(self._graph, node)
+            assert scale is not None, "a product was divided by it"
+            _put_scale(self._graph, node, replace(scale, scale=1.0))
+        self._nodes.append(node)
+
+    def _product(self, node: onnx.NodeProto) -> bool:
+        """Spell a product of a quantised tensor and constants; whether it is one."""
+        data = self._makers.get(node.input[0])
+        factors = self._factors(node)
+        if data is None or data.op_type != _DEQUANTISE or factors is None:
+            return False
+        scale = _scale_of(self._graph, data)
+        bias = self._graph.constants.get(node.input[2]) if len(node.input) > 2 else None
+        if scale is None or (len(node.input) > 2 and bias is None):
+            return False
+        name = node.output[0]
+        times, plus = factors.scale * scale.scale, bias
+        result, divided = self._divided(name)
+        if divided is not None:
+            self._scaled |= {name, result}
+            times = times / divided
+            plus = None if plus is None else plus.astype(np.float64) / divided
+        whole = self._whole(data.input[0], scale, name)
+        convolution = node.op_type == "Conv"
+        columns = len(factors.numbers) if convolution else factors.numbers.shape[-1]
+        shape = (1, columns, 1, 1) if convolution else (columns,)
+        times = np.broadcast_to(times, (columns,))
+        weights = self._float(f"{name}::weights", factors.numbers)
+        product = self._emit(
+            "Conv" if convolution else "MatMul", [whole, weights], f"{name}::product"
+        )
+        if convolution:
+            self._nodes[-1].attribute.extend(node.attribute)
+        by = self._float(f"{name}::times", times.reshape(shape))
+        if plus is None:
+            self._emit("Mul", [product, by], name)
+            return True
+        scaled = self._emit("Mul", [product, by], f"{name}::columns")
+        added = self._float(
+            f"{name}::bias", np.broadcast_to(plus.reshape(-1), (columns,)).reshape(shape)
+        )
+        self._emit("Add", [scaled, added], name)
+        return True
+
+    def _factors(self, node: onnx.NodeProto) -> _Factors | None:
+        """The second operand, where it is of constants that are whole numbers of 8 bits, with one
+        scale for each column of the result."""
+        made = self._makers.get(node.input[1])
+        if made is None or made.op_type != _DEQUANTISE:
+            return None
+        if any(name and name not in self._graph.constants for name in made.input):
+            return None
+        numbers, scale = (self._graph.constants[name] for name in made.input[:2])
+        zero = self._zero(made)
+        if attribute(made, "block_size", 0) or numbers.dtype.name not in _BITS:
+            return None
+        axis = attribute(made, "axis", 1) % numbers.ndim
+        whole = numbers.astype(np.int32) - zero.astype(np.int32).reshape(
+            _along(numbers.ndim, axis, zero.size)
+        )
+        if whole.min(initial=0) < -128 or whole.max(initial=0) > 127:
+            return None
+        column = 0
+        if node.op_type == "Conv":
+            if numbers.ndim != 4 or attribute(node, "group", 1) != 1:
+                return None  # one channel at a time: no sums of products to speak of
+        else:
+            column = 1
+            if numbers.ndim != 2:
+                return None
+            if node.op_type == "Gemm":
+                if attribute(node, "transA", 0) or any(
+                    attribute(node, name, 1.0) != 1.0 for name in ("alpha", "beta")
+                ):
+                    return None
+                if attribute(node, "transB", 0):
+                    whole, axis = whole.T, 1 - axis
+        if scale.size > 1 and axis != column:
+            return None
+        return _Factors(np.ascontiguousarray(whole), scale.astype(np.float64).reshape(-1))
+
+    def _divided(self, name: str) -> tuple[str, float | None]:
+        """What quantises a product's result, with at most a rectifier between: the tensor that it
+        reads, and its scale; which the product may then divide by."""
+        for _ in range(2):
+            group = self._readers.get(name, [])
+            if self._used[name] != 1 or len(group) != 1:
+                break
+            (reader,) = group
+            if reader.op_type == _QUANTISE:
+                scale = _scale_of(self._graph, reader)
+                return name, None if scale is None else scale.scale
+            if reader.op_type != "Relu":
+                break
+            name = reader.output[0]
+        return name, None
+
+
+def _along(axes: int, axis: int, size: int) -> tuple[int, ...]:
+    """The shape of `size` numbers along one of so many axes; of a single one, of none."""
+    if size == 1:
+        return (1,) * axes
+    axis %= axes
+    return tuple(size if one == axis else 1 for one in range(axes))
