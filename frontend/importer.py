@@ -22,7 +22,7 @@ from tunefarm.devices.target import Target
 from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
 from tunefarm.frontend import quantised
 from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
-from tunefarm.frontend.dtypes import TF32, is_float, narrowest, numpy_dtype
+from tunefarm.frontend.dtypes import INT8, TF32, is_float, narrowest, numpy_dtype
 from tunefarm.frontend.half import half_types, widen_inside, widen_islands
 from tunefarm.frontend.onnx_file import (
     ImportLimits,
@@ -151,7 +151,7 @@ def run_import(request: ImportRequest) -> None:
         )
     original = model.SerializeToString()
     graph = Graph(model)
-    types = half_types(model)
+    types, is_quantised = half_types(model), quantised.is_quantised(model)
     for_processor = request.target.kind == "llvm"
     before = (widen_inside,) if types and for_processor else ()
     after = (widen_islands,) if types and not for_processor else ()
@@ -208,7 +208,7 @@ def run_import(request: ImportRequest) -> None:
                 "kernels": sum(task.weight for task in tasks),
                 "distinct_kernels": len(tasks),
                 "parameter_bytes": parameter_bytes,
-                "precision": _precision(types, request.target),
+                "precision": INT8 if is_quantised else _precision(types, request.target),
                 "target": request.target.text,
             },
         )
@@ -231,7 +231,7 @@ def _precision(types: frozenset[str], target: Target) -> str:
 def _check_operators(model: onnx.ModelProto) -> None:
     from tunefarm.frontend import relax_passes
 
-    known = relax_passes.importable_operators()
+    known = relax_passes.importable_operators() | set(quantised.WHOLE)
     for node in model.graph.node:
         if node.op_type not in known:
             domain = f"{node.domain}." if node.domain else ""

@@ -32,6 +32,11 @@ WHOLE = "QLinearConv", "QLinearMatMul"
 """Operators that are a quantised product in one."""
 
 
+def is_quantised(model: onnx.ModelProto) -> bool:
+    """Whether it computes in numbers of 8 bits."""
+    return any(node.op_type in (_QUANTISE, *WHOLE) for node in model.graph.node)
+
+
 def for_unsigned(graph: Graph) -> None:
     """For processors, whose instructions multiply unsigned numbers by signed ones."""
     _spell(graph, "uint8")
@@ -66,17 +71,20 @@ def _spell(graph: Graph, wanted: str) -> None:
     kinds = {node.op_type for node in graph.nodes}
     if not kinds & {_QUANTISE, _DEQUANTISE, *WHOLE}:
         return
-    graph.nodes = [one for node in graph.nodes for one in _apart(node)]
+    graph.nodes = [one for node in graph.nodes for one in _apart(graph, node)]
     _retype(graph, wanted)
     _move(graph)
     _Speller(graph).run()
 
 
-def _apart(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """A quantised product in one node as those that it stands for."""
-    if node.op_type not in WHOLE:
+def _apart(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """A quantised product in one node as those that it stands for; as it is where its scales are
+    not known before the run."""
+    if node.op_type not in WHOLE or not set(node.input[1:3]) <= set(graph.constants):
         return [node]
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = node.input
+    if not {w_scale, *bias} <= set(graph.constants):
+        return [node]
     (result,) = node.output
     data, weights, product = (f"{result}::{name}" for name in ("data", "weights", "product"))
     convolution = node.op_type == "QLinearConv"
@@ -87,23 +95,15 @@ def _apart(node: onnx.NodeProto) -> list[onnx.NodeProto]:
         ),
     ]
     operands = [data, weights]
-    if bias:
+    if bias:  # whole numbers in the scale of the product
+        scales = (graph.constants[name].astype(np.float64) for name in (x_scale, w_scale))
+        values = graph.constants[bias[0]] * np.prod(np.broadcast_arrays(*scales), axis=0)
         operands.append(f"{result}::bias")
-        nodes.append(_Bias.node(bias[0], x_scale, w_scale, operands[-1]))
+        graph.constants[operands[-1]] = values.astype(np.float32)
     made = helper.make_node("Conv" if convolution else "MatMul", operands, [product])
     made.attribute.extend(node.attribute)
     last = helper.make_node(_QUANTISE, [product, y_scale, y_zero], [result])
     return [*nodes, made, last]
-
-
-class _Bias:
-    """The bias of a quantised convolution: whole numbers in the scale of its product."""
-
-    OP = "tunefarm.Bias"
-
-    @classmethod
-    def node(cls, bias: str, data: str, weights: str, result: str) -> onnx.NodeProto:
-        return helper.make_node(cls.OP, [bias, data, weights], [result])
 
 
 def _scale_of(graph: Graph, node: onnx.NodeProto) -> _Scale | None:
@@ -245,9 +245,7 @@ class _Speller:
 
     def run(self) -> None:
         for node in self._graph.nodes:
-            if node.op_type == _Bias.OP:
-                self._bias(node)
-            elif node.op_type == _DEQUANTISE:
+            if node.op_type == _DEQUANTISE:
                 self._dequantise(node)
             elif node.op_type == _QUANTISE:
                 self._quantise(node)
@@ -271,13 +269,6 @@ class _Speller:
 
     def _float(self, name: str, values: Any) -> str:
         return self._constant(name, np.asarray(values, np.float32))
-
-    def _bias(self, node: onnx.NodeProto) -> None:
-        numbers, *scales = (self._graph.constants[name] for name in node.input)
-        values = numbers.astype(np.float64)
-        for scale in scales:
-            values = values * scale.reshape(-1)
-        self._float(node.output[0], values)
 
     def _dequantise(self, node: onnx.NodeProto) -> None:
         values = self._stored(node) if node.input[0] in self._graph.constants else None

@@ -219,4 +219,14 @@ def _bytes(spec: TensorSpec) -> int:
 def _readable(name: str) -> str:
     """``fused_conv2d10_add6_relu61`` -> ``conv2d_add_relu``; the numbers only tell copies apart."""
     parts = [re.sub(r"(?<=[a-z])\d+$", "", part) for part in name.split("_")]
-    return "_".join(part for part in parts if part and part != "fused")
+    plain = "_".join(part for part in parts if part and part != "fused")
+    for steps, name in _SPELLED:
+        plain = re.sub(rf"(?<![a-z]){steps}(?![a-z])", name, plain)
+    return plain
+
+
+_SPELLED = (
+    ("(multiply_)?tir_round_(add_)?maximum_minimum_cast", "quantize"),
+    ("cast_(subtract_)?multiply", "dequantize"),
+)
+"""What `relax_spelled` makes of an operator, and that operator."""

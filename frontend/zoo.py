@@ -17,6 +17,7 @@ from tunefarm.frontend.dtypes import HALF
 from tunefarm.frontend.half import narrowed
 from tunefarm.frontend.mobile import NETWORKS, mobile
 from tunefarm.frontend.onnx_passes import Graph
+from tunefarm.frontend.quantiser import KINDS, quantised
 from tunefarm.frontend.transformers import SHAPES, transformer
 from tunefarm.home import write_atomically
 
@@ -73,8 +74,10 @@ def zoo_model(name: str, seed: int = 0) -> onnx.ModelProto:
 
 
 def write_zoo_model(name: str, path: Path, seed: int = 0, dtype: str = "float32") -> Path:
-    """The network in a file, its numbers of type `dtype`."""
+    """The network in a file, its numbers of type `dtype`: of ``int8`` and ``uint8``, quantised."""
     model = zoo_model(name, seed)
+    if dtype in KINDS:
+        model = quantised(model, dtype, seed)
     if dtype in HALF:
         model = narrowed(model, dtype)
     write_atomically(path, model.SerializeToString(deterministic=True))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tunefarm.errors import JobFailed
-from tunefarm.frontend.dtypes import HALF, narrowest
+from tunefarm.frontend.dtypes import HALF, INT8, narrowest
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.home import atomically
 from tunefarm.measure.gate import Array, make_input
@@ -73,19 +73,21 @@ def run_expected(request: ExpectedRequest) -> None:
 
 
 def exact_model(path: Path) -> tuple[str, str | bytes]:
-    """The narrowest type of a model's floating-point numbers, and what is computed in its place: a
+    """The narrowest type of a model's numbers, and what is computed in its place: a
     model in half precision from end to end in float32, by its bytes; another as it is, by its path.
     """
     import onnx
 
     from tunefarm.frontend.half import half_types, widened
+    from tunefarm.frontend.quantised import is_quantised
 
     model = onnx.load(path, load_external_data=False)
     types = half_types(model)
+    precision = INT8 if is_quantised(model) else narrowest(types)
     if not types:
-        return narrowest(types), str(path)
+        return precision, str(path)
     onnx.load_external_data_for_model(model, str(path.parent))
-    return narrowest(types), widened(model).SerializeToString()
+    return precision, widened(model).SerializeToString()
 
 
 def exact_feed(inputs: Sequence[TensorSpec], arrays: Sequence[Array]) -> dict[str, Array]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunefarm.frontend.dtypes import HALF, ROUGH, TF32, is_float, numpy_dtype, rounding
+from tunefarm.frontend.dtypes import HALF, INT8, ROUGH, TF32, is_float, numpy_dtype, rounding
 from tunefarm.frontend.program import TensorSpec
 
 Array = NDArray[Any]
@@ -21,7 +21,7 @@ Floating-point numbers are none."""
 @dataclass(frozen=True)
 class Tolerance:
     """What a result may differ by: floating-point numbers relative to themselves and to the
-    result's scale, whole numbers of 8 bits by one in a share of the elements."""
+    result's scale, whole numbers of 8 bits by one in a share of the elements, or in one of them."""
 
     relative: float
     absolute: float
@@ -62,7 +62,7 @@ def disagreement(result: Array, reference: Array, allowed: Tolerance) -> str:
         return f"shape {result.shape} instead of {reference.shape}"
     if not is_float(result.dtype):
         wrong = int(np.count_nonzero(result != reference))
-        if allowed.share and 0 < wrong <= allowed.share * result.size:
+        if allowed.share and wrong <= max(1, allowed.share * result.size):
             apart = np.abs(result.astype(np.int64) - reference.astype(np.int64))
             wrong = int(np.count_nonzero(apart > 1))
         return f"{wrong} of {result.size} elements differ" if wrong else ""
@@ -134,13 +134,25 @@ def reduction_length(flops: float, output: TensorSpec) -> int:
     return max(1, round(flops / 2 / max(1, math.prod(output.shape))))
 
 
+QUANTISED = 1 / 16
+"""What a quantised model may be off by, see `parity`."""
+
+
+def _share(error: Array, reference: Array) -> float:
+    """The root mean square of one over that of the other."""
+    if not error.any():
+        return 0.0
+    return float(np.sqrt(np.mean(error**2)) / max(np.sqrt(np.mean(reference**2)), 1e-30))
+
+
 @dataclass(frozen=True)
 class Parity:
     """A model's outputs against an independent runtime's.
 
     `max_rel_err` is per element, over the larger of the reference's magnitude and 1 % of its
     root mean square (an element that cancels to almost nothing has no relative error to speak of);
-    of a model in half precision or in tf32, all of the root mean square.
+    of a model in half precision or in tf32, all of the root mean square. Of a quantised model it is
+    the root mean square of the error over that of the reference.
     """
 
     max_abs_err: float
@@ -151,11 +163,13 @@ class Parity:
 
 def parity(results: list[Array], references: list[Array], precision: str = "float32") -> Parity:
     """Worst error over all outputs: at most 1e-3, or 16 roundings of half precision or tf32; and a
-    rounding more of an output that is in half precision itself.
+    rounding more of an output that is in half precision itself. Of a quantised model at most a
+    sixteenth: a sum that comes to lie on the other side of a half moves a number by a whole step,
+    of which an element's own size says nothing, and such steps go on through the network.
 
     Args:
-        precision: the narrowest type of the floating-point numbers that kernels hand on, or that
-            they may multiply.
+        precision: the narrowest type of the numbers that kernels hand on, or that they may
+            multiply.
     """
     half = precision in ROUGH
     limit, least = (16 * rounding(precision), 1.0) if half else (1e-3, 0.01)
@@ -176,6 +190,11 @@ def parity(results: list[Array], references: list[Array], precision: str = "floa
             return Parity(math.inf, math.inf, False)
         got, want = got[finite], want[finite]
         error = np.abs(got - want)
+        if precision == INT8:
+            worst_abs = max(worst_abs, float(error.max(initial=0.0)))
+            worst_rel = max(worst_rel, _share(error, want))
+            passed = passed and worst_rel <= QUANTISED
+            continue
         floor = least * math.sqrt(np.mean(want**2)) if want.size else 0.0
         relative = float((error / np.maximum(np.abs(want), max(floor, 1e-30))).max(initial=0.0))
         worst_abs = max(worst_abs, float(error.max(initial=0.0)))

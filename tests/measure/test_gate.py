@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 from tunefarm.frontend.dtypes import HALF, TF32, for_npz, numpy_dtype, rounding
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import (
+    RARELY,
+    ROUNDED,
+    Tolerance,
     disagreement,
+    make_argument,
     make_input,
     parity,
     poisoned,
@@ -140,3 +144,59 @@ def test_an_infinity_hides_no_error() -> None:
     assert parity([want.copy()], [want]).passed
     assert not parity([np.array([1.0, np.inf, 4.0])], [want]).passed
     assert not parity([np.array([1.0, -np.inf, 3.0])], [want]).passed
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_what_is_rounded_to_8_bits_may_be_off_by_one_and_seldom(kind: str) -> None:
+    reference = np.arange(1000, dtype=np.int64).astype(kind)
+    assert not disagreement(reference, reference.copy(), ROUNDED)
+    near = reference.copy()
+    near[:10] += 1
+    assert not disagreement(near, reference, ROUNDED)
+    assert disagreement(near, reference, Tolerance(0.0, 0.0)) == "10 of 1000 elements differ"
+    often = reference.copy()
+    often[:11] += 1
+    assert disagreement(often, reference, ROUNDED) == "11 of 1000 elements differ"
+    few = reference[:24].copy()
+    few[3] += 1
+    assert not disagreement(few, reference[:24], ROUNDED)
+    far = reference.copy()
+    far[500] += 2
+    assert disagreement(far, reference, ROUNDED) == "1 of 1000 elements differ"
+
+
+def test_from_the_largest_to_the_smallest_is_no_step_of_one() -> None:
+    reference = np.array([255] * 200, np.uint8)
+    around = reference.copy()
+    around[0] = 0
+    assert disagreement(around, reference, ROUNDED)
+
+
+def test_arguments_of_8_bits_are_small_and_now_and_then_large() -> None:
+    spec = TensorSpec("x", (200, 200), "int8")
+    numbers = make_argument(spec, 1, False)
+    assert numbers.dtype == np.int8
+    large = np.abs(numbers.astype(int)) > 2
+    assert 0 < large.mean() < 2 * RARELY
+    assert np.abs(numbers.astype(int)).max() > 120
+    assert make_argument(TensorSpec("x", (99, 99), "uint8"), 1, False).max() > 250
+    floats = TensorSpec("x", (9,), "float32")
+    assert np.array_equal(make_argument(floats, 3, True), make_input(floats, 3, True))
+    pixels = make_input(TensorSpec("x", (100, 100), "uint8"), 1, False)
+    assert pixels.min() == 0
+    assert pixels.max() == 255
+
+
+def test_a_quantised_model_is_held_to_its_outputs_as_a_whole() -> None:
+    want = np.random.default_rng(0).normal(size=(1, 1000)).astype(np.float32)
+    assert parity([want], [want.copy()], "int8").max_rel_err == 0.0
+    step = want.copy()
+    step[0, np.argmin(np.abs(want))] += 0.5  # of an element next to nothing
+    found = parity([step], [want], "int8")
+    assert found.passed
+    assert found.max_rel_err == pytest.approx(0.5 / np.linalg.norm(want), rel=1e-3)
+    assert not parity([step], [want]).passed
+    assert not parity([want * 1.07], [want], "int8").passed
+    assert not parity([want, want * np.float32(1.07)], [want, want], "int8").passed
+    assert not parity([np.full_like(want, np.nan)], [want], "int8").passed
+    assert not parity([np.ones(3, np.float32)], [np.zeros(3, np.float32)], "int8").passed

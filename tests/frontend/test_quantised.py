@@ -1,0 +1,203 @@
+"""Quantised models: what they are spelled as computes what they compute."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.quantised_models import Quantised, network
+from tunefarm.frontend import quantised
+from tunefarm.frontend.onnx_passes import PASSES, Graph
+
+
+def _outputs(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, ["CPUExecutionProvider"]
+    )
+    return session.run(None, {"x": x})[0]
+
+
+def _spelled(model: onnx.ModelProto, kind: str) -> Graph:
+    graph = Graph(model)
+    for one in (*PASSES, quantised.PASSES[kind]):
+        one(graph)
+    return graph
+
+
+def _loaded(path: Path) -> onnx.ModelProto:
+    return onnx.load(path)
+
+
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_the_spelled_network_computes_the_same(tmp_path: Path, kind: str, target: str) -> None:
+    model = network(tmp_path / "m.onnx", kind)
+    graph = _spelled(_loaded(model), target)
+    counts = Counter(node.op_type for node in graph.nodes)
+    # Pool, concatenation and flattening are of 8 bits, each product of whole numbers.
+    makers = {name: node for node in graph.nodes for name in node.output}
+    for node in graph.nodes:
+        if node.op_type in ("MaxPool", "Flatten", "Concat"):
+            assert all(makers[name].op_type in ("QuantizeLinear", "MaxPool") for name in node.input)
+        if node.op_type in ("Conv", "MatMul") and not any(a.name == "group" for a in node.attribute):
+            weights = graph.constants[node.input[1]]
+            assert np.array_equal(weights, np.clip(np.rint(weights), -128, 127))
+            data = makers[node.input[0]]
+            assert data.op_type == "DequantizeLinear"
+            assert graph.constants[data.input[1]] == 1.0
+    assert counts["Gemm"] == 0
+    wanted = "uint8" if target == "llvm" else "int8"
+    zeros = {graph.constants[n.input[2]].dtype.name for n in graph.nodes if "Quantize" in n.op_type}
+    assert zeros == {wanted}
+    store = graph.store()
+    for seed in range(4):
+        x = np.random.default_rng(seed).uniform(-1, 1, (1, 3, 14, 14)).astype(np.float32)
+        got, want = _outputs(store, x), _outputs(_loaded(model), x)
+        assert want.std() > 0.1
+        # A step of one of 64 numbers, times a weight, is what a flipped half would make.
+        assert np.abs(got - want).max() < 0.05 * want.std()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    zero=st.integers(0, 255),
+    kind=st.sampled_from(["uint8", "int8"]),
+    target=st.sampled_from(["llvm", "cuda"]),
+    relu=st.booleans(),
+    biased=st.booleans(),
+    pads=st.sampled_from([[0] * 4, [1, 0, 2, 1]]),
+    strides=st.sampled_from([[1, 1], [2, 1]]),
+    channels=st.integers(1, 5),
+    last=st.integers(0, 255),
+    seed=st.integers(0, 99),
+)
+def test_a_convolution_of_any_zero_and_padding(
+    zero, kind, target, relu, biased, pads, strides, channels, last, seed
+) -> None:
+    one = Quantised(kind, seed)
+    x = one.rounded("x", 1 / 90, zero)
+    bias = [one.bias(6)] if biased else []
+    y = one.add("Conv", x, one.weights(6, channels, 3, 2), *bias, pads=pads, strides=strides)
+    y = one.rounded(one.add("Relu", y) if relu else y, 1 / 40, last)
+    one.nodes[-1].output[0] = "y"
+    graph = helper.make_graph(
+        one.nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, 7, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        one.constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    kept = onnx.ModelProto()
+    kept.CopyFrom(model)
+    spelled = _spelled(model, target)
+    (product,) = (n for n in spelled.nodes if n.op_type == "Conv")
+    assert product.input[1] in spelled.constants
+    x = np.random.default_rng(seed).uniform(-1.5, 1.5, (1, channels, 7, 6)).astype(np.float32)
+    steps = (_outputs(spelled.store(), x) - _outputs(kept, x)) * 40
+    # Halves are rounded up or down as the last bit of a sum has it: a step, and seldom.
+    assert np.abs(steps).max() < 1.5
+    assert (np.abs(steps) > 0.5).mean() <= 0.02
+
+
+def test_products_in_one_node_are_spelled_too() -> None:
+    """Of ONNX's older form, with a bias of whole numbers."""
+    draw = np.random.default_rng(0)
+    constants = {
+        "xs": np.float32(0.02),
+        "xz": np.uint8(7),
+        "w": draw.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8),
+        "ws": draw.uniform(0.001, 0.002, 8).astype(np.float32),
+        "wz": np.zeros(8, np.int8),
+        "ys": np.float32(0.03),
+        "yz": np.uint8(100),
+        "b": draw.integers(-9999, 9999, 8).astype(np.int32),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        helper.make_node(
+            "QLinearConv", ["q", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"], ["p"], pads=[1] * 4
+        ),
+        helper.make_node("DequantizeLinear", ["p", "ys", "yz"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 9, 9])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 9, 9])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.checker.check_model(model)
+    kept = onnx.ModelProto()
+    kept.CopyFrom(model)
+    spelled = _spelled(model, "llvm")
+    assert "QLinearConv" not in {node.op_type for node in spelled.nodes}
+    x = draw.uniform(-1, 5, (1, 4, 9, 9)).astype(np.float32)
+    steps = (_outputs(spelled.store(), x) - _outputs(kept, x)) / 0.03
+    assert np.abs(steps).max() < 1.5
+    assert (np.abs(steps) > 0.5).mean() <= 0.02
+
+
+def test_what_is_not_known_before_the_run_stays(tmp_path: Path) -> None:
+    """Scales that are inputs, one for each channel of an image, numbers of 16 bits."""
+    float32 = TensorProto.FLOAT
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("QuantizeLinear", ["d", "many", "zeros"], ["p"], axis=1),
+        helper.make_node("DequantizeLinear", ["p", "many", "zeros"], ["y"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info("x", float32, [2, 3]),
+            helper.make_tensor_value_info("s", float32, []),
+        ],
+        [helper.make_tensor_value_info("y", float32, [2, 3])],
+        [
+            numpy_helper.from_array(np.uint8(3), "z"),
+            numpy_helper.from_array(np.ones(3, np.float32), "many"),
+            numpy_helper.from_array(np.zeros(3, np.int8), "zeros"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    spelled = _spelled(model, "cuda")
+    assert [node.op_type for node in spelled.nodes] == [node.op_type for node in nodes]
+    assert [list(node.input) for node in spelled.nodes] == [list(node.input) for node in nodes]
+
+
+def test_a_model_without_any_is_left_alone(tmp_path: Path) -> None:
+    from tests import models
+
+    model = _loaded(models.cnn(tmp_path / "m.onnx"))
+    assert not quantised.is_quantised(model)
+    graph = Graph(model)
+    before = [node.SerializeToString() for node in graph.nodes]
+    quantised.for_unsigned(graph)
+    assert [node.SerializeToString() for node in graph.nodes] == before
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+def test_the_zoo_has_quantised_networks(tmp_path: Path, kind: str) -> None:
+    from tunefarm.frontend.zoo import write_zoo_model
+
+    path = write_zoo_model("shufflenet", tmp_path / "m.onnx", dtype=kind)
+    model = _loaded(path)
+    assert quantised.is_quantised(model)
+    graph = Graph(model)
+    zeros = [graph.constants[n.input[2]] for n in graph.nodes if n.op_type == "QuantizeLinear"]
+    assert {zero.dtype.name for zero in zeros} == {kind}

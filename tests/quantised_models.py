@@ -1,0 +1,97 @@
+"""A small quantised network for tests, with everything that such networks are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+class Quantised:
+    """A graph that grows, its tensors quantised where one asks for it.
+
+    Args:
+        kind: of the numbers, ``uint8`` or ``int8``.
+        seed: of weights, scales and zeros.
+    """
+
+    def __init__(self, kind: str = "uint8", seed: int = 0) -> None:
+        self.kind = kind
+        self.draw = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def add(self, kind: str, *inputs: str, **attributes) -> str:
+        result = f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [result], **attributes))
+        return result
+
+    def constant(self, values) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(values), name))
+        return name
+
+    def rounded(self, tensor: str, scale: float, zero: int = 0) -> str:
+        """The tensor in numbers of 8 bits and back; `zero` as of uint8."""
+        shift = 0 if self.kind == "uint8" else 128
+        scales = self.constant(np.float32(scale))
+        zeros = self.constant(np.array(zero - shift, np.int64).astype(self.kind))
+        numbers = self.add("QuantizeLinear", tensor, scales, zeros)
+        return self.add("DequantizeLinear", numbers, scales, zeros)
+
+    def weights(self, *shape: int, axis: int = 0) -> str:
+        """Constants of int8, with a scale for each index along an axis."""
+        numbers = self.draw.integers(-127, 128, shape).astype(np.int8)
+        scale = self.draw.uniform(0.5, 2.0, shape[axis]) / (
+            60 * np.sqrt(numbers.size / shape[axis])
+        )
+        zeros = self.constant(np.zeros(shape[axis], np.int8))
+        scales = self.constant(scale.astype(np.float32))
+        return self.add("DequantizeLinear", self.constant(numbers), scales, zeros, axis=axis)
+
+    def bias(self, size: int) -> str:
+        return self.constant(self.draw.normal(0, 0.3, size).astype(np.float32))
+
+    def save(self, path: Path, inputs, outputs, opset: int = 13) -> Path:
+        graph = helper.make_graph(
+            self.nodes,
+            path.stem,
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs],
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs],
+            self.constants,
+        )
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
+        )
+        onnx.checker.check_model(model)
+        path.write_bytes(model.SerializeToString())
+        return path
+
+
+def network(path: Path, kind: str = "uint8", size: int = 14, seed: int = 0) -> Path:
+    """Padded by a zero that is none, with channels that are no fours; a pool, a residue, a
+    concatenation of two scales, one channel at a time, and a product of matrices behind a mean."""
+    one = Quantised(kind, seed)
+    x = one.rounded("x", 1 / 100, 120)
+    x = one.add("Conv", x, one.weights(32, 3, 3, 3), one.bias(32), pads=[1, 1, 1, 1])
+    x = one.rounded(one.add("Relu", x), 1 / 60)
+    x = one.rounded(one.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), 1 / 60)
+    y = one.add("Conv", x, one.weights(32, 32, 3, 3), one.bias(32), pads=[1, 1, 1, 1])
+    y = one.rounded(y, 1 / 40, 100)
+    x = one.rounded(one.add("Relu", one.add("Add", x, y)), 1 / 50)
+    a = one.rounded(one.add("Conv", x, one.weights(16, 32, 1, 1)), 1 / 40, 90)
+    b = one.rounded(
+        one.add("Conv", x, one.weights(32, 1, 3, 3), one.bias(32), group=32, pads=[1] * 4),
+        1 / 30,
+        130,
+    )
+    x = one.rounded(one.add("Concat", a, b, axis=1), 1 / 30, 130)
+    x = one.add("Conv", x, one.weights(64, 48, 1, 1), one.bias(64), strides=[2, 2])
+    x = one.rounded(one.add("Relu", x), 1 / 50)
+    x = one.rounded(one.add("GlobalAveragePool", x), 1 / 90)
+    x = one.rounded(one.add("Flatten", x), 1 / 90)
+    x = one.add("Gemm", x, one.weights(24, 64), one.bias(24), transB=1)
+    one.nodes[-1].output[0] = "y"
+    return one.save(path, [("x", [1, 3, size, size])], [("y", [1, 24])])
