@@ -327,27 +327,36 @@ class _Speller:
             self._scaled |= {name, result}
             times = times / divided
             plus = None if plus is None else plus.astype(np.float64) / divided
-        whole = self._whole(data.input[0], scale, name)
-        convolution = node.op_type == "Conv"
-        columns = len(factors.numbers) if convolution else factors.numbers.shape[-1]
+        self._write(node, self._whole(data.input[0], scale, name), factors, times, plus)
+        return True
+
+    def _write(
+        self,
+        node: onnx.NodeProto,
+        data: str,
+        factors: _Factors,
+        times: NDArray[np.float64],
+        plus: NDArray[Any] | None,
+    ) -> None:
+        """The product of whole numbers, `times` and `plus` for each column of it. One channel at a
+        time there are no sums of products to speak of: there the weights are multiplied instead."""
+        name, convolution = node.output[0], node.op_type == "Conv"
+        single = convolution and attribute(node, "group", 1) > 1
+        columns = factors.numbers.shape[0 if convolution else -1]
         shape = (1, columns, 1, 1) if convolution else (columns,)
         times = np.broadcast_to(times, (columns,))
-        weights = self._float(f"{name}::weights", factors.numbers)
-        product = self._emit(
-            "Conv" if convolution else "MatMul", [whole, weights], f"{name}::product"
-        )
+        weights = factors.numbers * (times.reshape(-1, 1, 1, 1) if single else 1)
+        steps = [] if single else [("Mul", times)]
+        if plus is not None:
+            steps.append(("Add", np.broadcast_to(plus.reshape(-1), (columns,))))
+        results = [*(f"{name}::{place}" for place in range(len(steps))), name]
+        operands = [data, self._float(f"{name}::weights", weights)]
+        made = self._emit("Conv" if convolution else "MatMul", operands, results[0])
         if convolution:
             self._nodes[-1].attribute.extend(node.attribute)
-        by = self._float(f"{name}::times", times.reshape(shape))
-        if plus is None:
-            self._emit("Mul", [product, by], name)
-            return True
-        scaled = self._emit("Mul", [product, by], f"{name}::columns")
-        added = self._float(
-            f"{name}::bias", np.broadcast_to(plus.reshape(-1), (columns,)).reshape(shape)
-        )
-        self._emit("Add", [scaled, added], name)
-        return True
+        for (kind, values), result in zip(steps, results[1:], strict=True):
+            by = self._float(f"{result}::{kind}", values.reshape(shape))
+            made = self._emit(kind, [made, by], result)
 
     def _factors(self, node: onnx.NodeProto) -> _Factors | None:
         """The second operand, where it is of constants that are whole numbers of 8 bits, with one
@@ -369,8 +378,8 @@ class _Speller:
             return None
         column = 0
         if node.op_type == "Conv":
-            if numbers.ndim != 4 or attribute(node, "group", 1) != 1:
-                return None  # one channel at a time: no sums of products to speak of
+            if numbers.ndim != 4:
+                return None
         else:
             column = 1
             if numbers.ndim != 2:

@@ -34,7 +34,11 @@ def quantised(model: onnx.ModelProto, kind: str, seed: int = 0) -> onnx.ModelPro
         plain, prepared, result = (str(Path(directory) / f"{n}.onnx") for n in "abc")
         onnx.save(model, plain)
         quant_pre_process(plain, prepared, skip_symbolic_shape=True)
-        graph = onnx.load(prepared).graph
+        named = onnx.load(prepared)
+        graph = named.graph
+        for place, node in enumerate(graph.node):
+            node.name = f"{node.op_type}_{place}"  # which the tool knows nodes by
+        onnx.save(named, prepared)
         kinds = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
         quantize_static(
             prepared,

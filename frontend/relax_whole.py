@@ -33,16 +33,18 @@ NARROWEST = 4
 
 
 def gather_whole(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
-    """Every product of whole numbers as a kernel of integers."""
-    if not multiplies_fours(target):
+    """Every product of whole numbers as a kernel of integers; and every convolution of one channel
+    at a time, of which the weights are what they are, as a kernel that reads 8 bits."""
+    if target.kind != "llvm":
         return module
     started = time.perf_counter()
-    gatherer = _Gatherer(module)
+    gatherer = _Gatherer(module, multiplies_fours(target))
     rewritten = gatherer.visit_expr(module["main"])
-    if gatherer.found:
+    if gatherer.found or gatherer.read:
         gatherer.builder_.update_func(module.get_global_var("main"), rewritten)
         module = DeadCodeElimination()(gatherer.builder_.get())
-    log.note("relax.gather_whole", started, f"products of integers: {gatherer.found}")
+    found = f"products of integers: {gatherer.found}, others of 8 bits: {gatherer.read}"
+    log.note("relax.gather_whole", started, found)
     return module
 
 
@@ -56,20 +58,25 @@ class _Data:
 
 @mutator
 class _Gatherer(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule) -> None:
+    def __init__(self, module: tvm.IRModule, fours: bool) -> None:
         super().__init__(module)
-        self.found = 0
+        self._fours = fours
+        self.found, self.read = 0, 0
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        name = getattr(call.op, "name", "")
-        if name not in ("relax.nn.conv2d", "relax.matmul"):
+        convolution = _is(call, "relax.nn.conv2d")
+        if not convolution and not _is(call, "relax.matmul"):
             return call
-        data, weights = self._data(call.args[0]), _whole_constant(call.args[1])
-        if data is None or weights is None:
+        data = self._data(call.args[0])
+        if data is None or (convolution and not _channels_last(call)):
             return call
-        made = self._convolution if name == "relax.nn.conv2d" else self._matmul
-        kernel = made(call, data, weights)
+        if convolution and int(call.attrs.groups) > 1:
+            return self._single(call, data)
+        weights = _whole_constant(call.args[1])
+        if weights is None or not self._fours:
+            return call
+        kernel = (self._convolution if convolution else self._matmul)(call, data, weights)
         return call if kernel is None else kernel
 
     def _made_by(self, value: Any) -> Any:
@@ -91,22 +98,27 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         return _Data(made.args[0], zero) if 0 <= zero <= 255 else None
 
     def _convolution(self, call: Any, data: _Data, weights: NDArray[np.int8]) -> Any:
-        attributes = call.attrs
-        if (
-            str(attributes.data_layout) != "NHWC"
-            or str(attributes.kernel_layout) != "HWIO"
-            or int(attributes.groups) != 1
-        ):
-            return None
-        strides, dilation, padding = (
-            [int(one) for one in some]
-            for some in (attributes.strides, attributes.dilation, attributes.padding)
-        )
+        strides, dilation, padding = _sizes(call.attrs)
 
         def convolved(image: Any, fours: Any) -> Any:
             return _convolved(image, fours, strides, dilation, padding, data.zero)
 
         return self._kernel(call, convolved, data, weights, "conv2d")
+
+    def _single(self, call: Any, data: _Data) -> Any:
+        strides, dilation, padding = _sizes(call.attrs)
+        groups = int(call.attrs.groups)
+
+        def convolved(image: Any, weights: Any) -> Any:
+            wide = _widened(image, padding, data.zero)
+            return topi.nn.conv(
+                wide, weights, strides, 0, dilation, groups, "NHWC", "HWIO", out_dtype="float32"
+            )
+
+        self.read += 1
+        return self.builder_.call_te(
+            convolved, data.numbers, call.args[1], primfunc_name_hint="conv2d"
+        )
 
     def _matmul(self, call: Any, data: _Data, weights: NDArray[np.int8]) -> Any:
         if weights.ndim != 2 or len(data.numbers.ty.shape) < 2:
@@ -132,6 +144,37 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
             less = np.asarray(added, np.int32).reshape((1,) * (axes - 1) + (columns,))
             sums = emit(op.subtract(sums, relax.const(less)))
         return op.astype(sums, "float32")
+
+
+def _channels_last(call: Any) -> bool:
+    attributes = call.attrs
+    return (str(attributes.data_layout), str(attributes.kernel_layout)) == ("NHWC", "HWIO")
+
+
+def _sizes(attributes: Any) -> tuple[list[int], list[int], list[int]]:
+    """Strides, dilation and padding of a convolution."""
+    strides, dilation, padding = (
+        [int(one) for one in some]
+        for some in (attributes.strides, attributes.dilation, attributes.padding)
+    )
+    return strides, dilation, padding
+
+
+def _widened(image: Any, padding: Sequence[int], zero: int) -> Any:
+    """An (N, H, W, C) image of 8 bits less its zero, in float32, with nothing around it."""
+    top, left, bottom, right = padding
+    images, height, width, channels = (int(size) for size in image.shape)
+
+    def number(n: Any, y: Any, x: Any, c: Any) -> Any:
+        value = image(n, y - top, x - left, c).astype("float32")
+        value = value - tirx.const(float(zero), "float32") if zero else value
+        inside = [y >= top, y < top + height, x >= left, x < left + width]
+        if not any(padding):
+            return value
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0.0, "float32"))
+
+    shape = (images, top + height + bottom, left + width + right, channels)
+    return te.compute(shape, number, name="pad_temp")
 
 
 def in_fours(weights: NDArray[np.int8]) -> NDArray[np.int8]:
