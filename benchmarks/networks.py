@@ -36,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--networks", default=",".join(zoo_names()))
+    parser.add_argument("--dtype", default="float32", help="see tunefarm zoo")
     parser.add_argument("--budget")
     parser.add_argument("--runtimes", default="tunefarm,onnxruntime,openvino")
     parser.add_argument("--processes", default="6")
@@ -52,7 +53,8 @@ def main() -> None:
     for name in arguments.networks.split(","):
         if name not in done:
             print(name, file=sys.stderr, flush=True)
-            model = write_zoo_model(name, home.zoo / f"{name}.onnx")
+            path = home.zoo / f"{name}.onnx"
+            model = write_zoo_model(name, path, dtype=arguments.dtype)
             how = ["--budget", arguments.budget] if arguments.budget else []
             how += ["--no-transfer"] if arguments.no_transfer else []
             job = tunefarm(home, "submit", model, "--targets", "llvm", *how)

@@ -20,7 +20,3 @@ def sums_of_fours(target: Target) -> int:
 
     compiled = tvm.target.Target(target.tvm)
     return next((n for feature, n in _WIDEST if target_has_features(feature, compiled)), 0)
-
-
-def multiplies_fours(target: Target) -> bool:
-    return sums_of_fours(target) > 0

@@ -327,6 +327,13 @@ class _Speller:
             self._scaled |= {name, result}
             times = times / divided
             plus = None if plus is None else plus.astype(np.float64) / divided
+        if scale.zero and not _pads(node):
+            # What it adds to each column goes where the bias is. (Around an image it has to be.)
+            columns = 0 if node.op_type == "Conv" else factors.numbers.ndim - 1
+            others = tuple(axis for axis in range(factors.numbers.ndim) if axis != columns)
+            added = factors.numbers.sum(axis=others, dtype=np.int64) * scale.zero
+            plus = (0.0 if plus is None else plus.reshape(-1)) - added * times
+            scale = replace(scale, zero=0)
         self._write(node, self._whole(data.input[0], scale, name), factors, times, plus)
         return True
 
@@ -410,6 +417,12 @@ class _Speller:
                 break
             name = reader.output[0]
         return name, None
+
+
+def _pads(node: onnx.NodeProto) -> bool:
+    """Whether a product reads beyond the ends of its data."""
+    automatic = attribute(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID")
+    return automatic or any(attribute(node, "pads", []))
 
 
 def _along(axes: int, axis: int, size: int) -> tuple[int, ...]:

@@ -226,6 +226,7 @@ def _readable(name: str) -> str:
 
 
 _SPELLED = (
+    ("(multiply_)?tir_round_(add_)?maximum_minimum_(subtract_)?multiply", "quantize_dequantize"),
     ("(multiply_)?tir_round_(add_)?maximum_minimum_cast", "quantize"),
     ("cast_(subtract_)?multiply", "dequantize"),
 )

@@ -7,6 +7,7 @@ there are no schedules. As products with a softmax between them it is what other
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -29,20 +30,42 @@ class Spelled:
         speller = _Speller(module)
         for variable, function in module.functions_items():
             if isinstance(function, relax.Function):
+                speller.count(function)
                 speller.builder_.update_func(variable, speller.visit_expr(function))
         return speller.builder_.get()
 
 
 @mutator
 class _Speller(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, module: tvm.IRModule) -> None:
+        super().__init__(module)
+        self._uses: Counter[Any] = Counter()
+        self._bounded: set[Any] = set()
+        """What was rounded and bounded, and is to be of 8 bits."""
+
+    def count(self, function: Any) -> None:
+        """Who reads what in `function`, which is visited next."""
+        self._uses.clear()
+
+        def visit(node: Any) -> None:
+            for argument in getattr(node, "args", getattr(node, "fields", ())):
+                self._uses[argument] += isinstance(argument, relax.Var)
+
+        relax.analysis.post_order_visit(function, visit)
+
     def visit_call_(self, call: Any) -> Any:
+        alone = bool(call.args) and self._uses[call.args[0]] == 1
         call = super().visit_call_(call)
         name = getattr(call.op, "name", "")
         if name in _QUANTISED:
-            return self._quantised(call, name)
+            return self._quantised(call, name, alone)
         return self._attention(call) if name in _ATTENTION else call
 
-    def _quantised(self, call: Any, name: str) -> Any:
+    def _quantised(self, call: Any, name: str, alone: bool) -> Any:
+        """
+        Args:
+            alone: nobody else reads what it reads.
+        """
         tensor, *given = call.args
         scale, zero = (_number(one) for one in given)
         if scale is None or zero is None:
@@ -55,11 +78,24 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
         axes = len(tensor.ty.shape)
         spelled = _to_8_bits if name == _QUANTISE else _to_floats
         steps = spelled(scale, zero, axes, kind)
+        # With a scale it is no factor of a product, which wants 8 bits; others need not go through.
+        if name != _QUANTISE and alone and scale != 1.0:
+            whole = self._not_yet_narrow(tensor)
+            tensor, steps = (tensor, steps) if whole is None else (whole, steps[1:])
         *first, last = steps
         for operator, argument in first:
             tensor = self.builder_.emit(operator(tensor, *argument))
+        if name == _QUANTISE:
+            self._bounded.add(tensor)
         operator, argument = last
         return operator(tensor, *argument)
+
+    def _not_yet_narrow(self, tensor: Any) -> Any:
+        """The whole numbers in float32 that `tensor` is made of, None where it is of others."""
+        made = self.lookup_binding(tensor) if isinstance(tensor, relax.Var) else None
+        if getattr(getattr(made, "op", None), "name", "") != "relax.astype":
+            return None
+        return made.args[0] if made.args[0] in self._bounded else None
 
     def _attention(self, call: Any) -> Any:
         attributes = call.attrs

@@ -2,43 +2,46 @@
 
 `quantised` leaves a convolution or a product of matrices whose factors are whole numbers in
 float32. Where the data was 8 bits before it was made wider, and every weight is a whole number of
-8 bits, the product is one of integers: exactly the same, where float32 is exact, and more exact
-where it is not. A processor that multiplies four neighbours at once and adds them up (AVX-512 VNNI,
-AVX-VNNI) gets both operands in fours along the sum: the kernel's last axis of reduction is one of
-four, and the weights lie with four terms of a column together, filled up with zeros.
+8 bits, the product is one of integers (`integer_products`): exactly the same, where float32 is
+exact, and more exact where it is not. Elsewhere, and where the target has no such instructions, the
+model is right as it is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
-from tvm import relax, te, tirx, topi
+from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import DeadCodeElimination
 
 from tunefarm.devices.target import Target
-from tunefarm.devices.vnni import multiplies_fours
+from tunefarm.frontend.integer_products import (
+    FOUR,
+    Instructions,
+    Weights,
+    Window,
+    convolved,
+    instructions_of,
+    multiplied,
+    padded,
+    widened,
+)
 from tunefarm.frontend.pass_log import PassLog
 
-FOUR = 4
-"""Terms that are added up at once."""
-NARROWEST = 4
-"""Columns that a vector must divide the result's into."""
+_ENDS = {"uint8": (0, 255), "int8": (-128, 127)}
 
 
 def gather_whole(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
-    """Every product of whole numbers as a kernel of integers; and every convolution of one channel
-    at a time, of which the weights are what they are, as a kernel that reads 8 bits."""
-    if target.kind != "llvm":
-        return module
+    """Every product of whole numbers as a kernel of integers; and, for processors, every
+    convolution of one channel at a time, of which the weights are what they are, as a kernel that
+    reads 8 bits."""
     started = time.perf_counter()
-    gatherer = _Gatherer(module, multiplies_fours(target))
+    gatherer = _Gatherer(module, instructions_of(target), target.kind == "llvm")
     rewritten = gatherer.visit_expr(module["main"])
     if gatherer.found or gatherer.read:
         gatherer.builder_.update_func(module.get_global_var("main"), rewritten)
@@ -55,12 +58,24 @@ class _Data:
     numbers: Any
     zero: int
 
+    @property
+    def dtype(self) -> str:
+        return str(self.numbers.ty.dtype)
+
 
 @mutator
 class _Gatherer(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule, fours: bool) -> None:
+    """
+    Args:
+        instructions: of the target, None where it has none.
+        single: whether convolutions of one channel at a time read 8 bits.
+    """
+
+    def __init__(
+        self, module: tvm.IRModule, instructions: Instructions | None, single: bool
+    ) -> None:
         super().__init__(module)
-        self._fours = fours
+        self._instructions, self._single = instructions, single
         self.found, self.read = 0, 0
 
     def visit_call_(self, call: Any) -> Any:
@@ -72,17 +87,14 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         if data is None or (convolution and not _channels_last(call)):
             return call
         if convolution and int(call.attrs.groups) > 1:
-            return self._single(call, data)
+            return self._of_single_channels(call, data) if self._single else call
         weights = _whole_constant(call.args[1])
-        if weights is None or not self._fours:
+        if weights is None or not self._fits(call, data, weights):
             return call
-        kernel = (self._convolution if convolution else self._matmul)(call, data, weights)
-        return call if kernel is None else kernel
-
-    def _made_by(self, value: Any) -> Any:
-        return self.lookup_binding(value) if isinstance(value, relax.Var) else value
+        return self._kernel(call, data, weights)
 
     def _data(self, value: Any) -> _Data | None:
+        """What `value` is made of, where that is numbers of 8 bits and nothing but."""
         made, zero = self._made_by(value), 0
         if _is(made, "relax.permute_dims"):  # at the network's beginning: 8 bits are moved instead
             data = self._data(made.args[0])
@@ -90,59 +102,72 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
                 return None
             turned = self.builder_.emit(relax.op.permute_dims(data.numbers, made.attrs.axes))
             return _Data(turned, data.zero)
-        if _is(made, "relax.subtract") and _number(made.args[1]) is not None:
-            zero = _number(made.args[1])
-            made = self._made_by(made.args[0])
-        if not _is(made, "relax.astype") or str(made.args[0].ty.dtype) != "uint8":
+        if _is(made, "relax.subtract") and (number := _number(made.args[1])) is not None:
+            made, zero = self._made_by(made.args[0]), number
+        if not _is(made, "relax.astype") or str(made.args[0].ty.dtype) not in _ENDS:
             return None
-        return _Data(made.args[0], zero) if 0 <= zero <= 255 else None
+        data = _Data(made.args[0], zero)
+        least, most = _ENDS[data.dtype]
+        return data if least <= zero <= most else None
 
-    def _convolution(self, call: Any, data: _Data, weights: NDArray[np.int8]) -> Any:
-        strides, dilation, padding = _sizes(call.attrs)
+    def _made_by(self, value: Any) -> Any:
+        return self.lookup_binding(value) if isinstance(value, relax.Var) else value
 
-        def convolved(image: Any, fours: Any) -> Any:
-            return _convolved(image, fours, strides, dilation, padding, data.zero)
+    def _fits(self, call: Any, data: _Data, weights: Weights) -> bool:
+        known = self._instructions
+        return (
+            known is not None
+            and data.dtype == known.data
+            and weights.shape[-1] % known.columns == 0
+            and (_is(call, "relax.nn.conv2d") or (weights.ndim == 2 and len(call.ty.shape) >= 2))
+        )
 
-        return self._kernel(call, convolved, data, weights, "conv2d")
+    def _of_single_channels(self, call: Any, data: _Data) -> Any:
+        window, groups = _window(call.attrs), int(call.attrs.groups)
 
-    def _single(self, call: Any, data: _Data) -> Any:
-        strides, dilation, padding = _sizes(call.attrs)
-        groups = int(call.attrs.groups)
-
-        def convolved(image: Any, weights: Any) -> Any:
-            wide = _widened(image, padding, data.zero)
-            return topi.nn.conv(
-                wide, weights, strides, 0, dilation, groups, "NHWC", "HWIO", out_dtype="float32"
-            )
+        def made(image: Any, weights: Any) -> Any:
+            wide = widened(image, window.padding, data.zero)
+            strides, dilation = list(window.strides), list(window.dilation)
+            settings = (strides, 0, dilation, groups, "NHWC", "HWIO")
+            return topi.nn.conv(wide, weights, *settings, out_dtype="float32")
 
         self.read += 1
         return self.builder_.call_te(
-            convolved, data.numbers, call.args[1], primfunc_name_hint="conv2d"
+            made, data.numbers, call.args[1], primfunc_name_hint="conv2d"
         )
 
-    def _matmul(self, call: Any, data: _Data, weights: NDArray[np.int8]) -> Any:
-        if weights.ndim != 2 or len(data.numbers.ty.shape) < 2:
-            return None
-        return self._kernel(call, _multiplied, data, weights, "matmul")
-
-    def _kernel(
-        self, call: Any, function: Any, data: _Data, weights: NDArray[np.int8], name: str
-    ) -> Any:
+    def _kernel(self, call: Any, data: _Data, weights: Weights) -> Any:
         """The kernel's sums, less what the data's zero adds to each column, in float32."""
-        columns = weights.shape[-1]
-        if columns % NARROWEST:
-            return None
-        self.found += 1
-        fours = relax.const(in_fours(weights))
+        known = self._instructions
+        assert known is not None, "it fits none"
+        convolution = _is(call, "relax.nn.conv2d")
+        window = _window(call.attrs) if convolution else Window((1, 1), (1, 1), (0,) * 4)
+
+        def filled(numbers: Any) -> Any:
+            around = padded(numbers, window.padding, data.zero)
+            return numbers if around is None else around
+
+        def made(numbers: Any, constants: Any) -> Any:
+            numbers = filled(numbers)
+            if convolution:
+                return convolved(numbers, constants, window, known.fours)
+            return multiplied(numbers, constants, known.fours)
+
         emit, op = self.builder_.emit, relax.op
-        sums = emit(
-            self.builder_.call_te(function, data.numbers, fours, primfunc_name_hint=f"{name}_fours")
-        )
+        numbers, packed = data.numbers, relax.const(known.packed(weights))
+        fills = int(numbers.ty.shape[-1]) % FOUR > 0
+        if not known.fours and (fills or (data.zero and any(window.padding))):
+            # Copies of whole pieces put nothing but zeros around an image, and no channels in it.
+            numbers = emit(self.builder_.call_te(filled, numbers, primfunc_name_hint="pad"))
+            window = Window(window.strides, window.dilation, (0,) * 4)
+        name = f"{'conv2d' if convolution else 'matmul'}_{known.name}"
+        sums = emit(self.builder_.call_te(made, numbers, packed, primfunc_name_hint=name))
         if data.zero:
+            columns, axes = weights.shape[-1], len(call.ty.shape)
             added = weights.astype(np.int64).reshape(-1, columns).sum(axis=0) * data.zero
-            axes = len(call.ty.shape)
             less = np.asarray(added, np.int32).reshape((1,) * (axes - 1) + (columns,))
             sums = emit(op.subtract(sums, relax.const(less)))
+        self.found += 1
         return op.astype(sums, "float32")
 
 
@@ -151,101 +176,22 @@ def _channels_last(call: Any) -> bool:
     return (str(attributes.data_layout), str(attributes.kernel_layout)) == ("NHWC", "HWIO")
 
 
-def _sizes(attributes: Any) -> tuple[list[int], list[int], list[int]]:
-    """Strides, dilation and padding of a convolution."""
+def _window(attributes: Any) -> Window:
     strides, dilation, padding = (
-        [int(one) for one in some]
+        tuple(int(one) for one in some)
         for some in (attributes.strides, attributes.dilation, attributes.padding)
     )
-    return strides, dilation, padding
+    return Window(strides, dilation, padding)  # type: ignore[arg-type]
 
 
-def _widened(image: Any, padding: Sequence[int], zero: int) -> Any:
-    """An (N, H, W, C) image of 8 bits less its zero, in float32, with nothing around it."""
-    top, left, bottom, right = padding
-    images, height, width, channels = (int(size) for size in image.shape)
-
-    def number(n: Any, y: Any, x: Any, c: Any) -> Any:
-        value = image(n, y - top, x - left, c).astype("float32")
-        value = value - tirx.const(float(zero), "float32") if zero else value
-        inside = [y >= top, y < top + height, x >= left, x < left + width]
-        if not any(padding):
-            return value
-        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0.0, "float32"))
-
-    shape = (images, top + height + bottom, left + width + right, channels)
-    return te.compute(shape, number, name="pad_temp")
-
-
-def in_fours(weights: NDArray[np.int8]) -> NDArray[np.int8]:
-    """(..., terms, columns) as (..., terms / 4, columns, 4), filled up with zeros."""
-    *outer, terms, columns = weights.shape
-    fill = [(0, 0)] * len(outer) + [(0, -terms % FOUR), (0, 0)]
-    split = np.pad(weights, fill).reshape(*outer, -1, FOUR, columns)
-    return np.ascontiguousarray(np.swapaxes(split, -1, -2))
-
-
-def _convolved(
-    image: Any,
-    fours: Any,
-    strides: Sequence[int],
-    dilation: Sequence[int],
-    padding: Sequence[int],
-    zero: int,
-) -> Any:
-    """A convolution of an (N, H, W, C) image, surrounded by `zero`, as 32-bit sums."""
-    top, left, bottom, right = padding
-    channels = int(fours.shape[2]) * FOUR - int(image.shape[3])
-    around = [0, top, left, 0], [0, bottom, right, channels]
-    if any(map(any, around)):
-        image = topi.nn.pad(image, *around, pad_value=tirx.const(zero, "uint8"), name="pad_temp")
-    down, across, depth, columns, _ = (int(size) for size in fours.shape)
-    height, width = (
-        (int(image.shape[axis + 1]) - (int(fours.shape[axis]) - 1) * dilation[axis] - 1)
-        // strides[axis]
-        + 1
-        for axis in (0, 1)
-    )
-    ry, rx, rc, four = (
-        te.reduce_axis((0, size), name=name)
-        for size, name in ((down, "ry"), (across, "rx"), (depth, "rc"), (FOUR, "four"))
-    )
-
-    def term(n: Any, y: Any, x: Any, f: Any) -> Any:
-        place = (y * strides[0] + ry * dilation[0], x * strides[1] + rx * dilation[1])
-        return _sum_of(
-            image(n, *place, rc * FOUR + four), fours(ry, rx, rc, f, four), ry, rx, rc, four
-        )
-
-    return te.compute((image.shape[0], height, width, columns), term, name="conv2d_fours")
-
-
-def _multiplied(rows: Any, fours: Any) -> Any:
-    """A product of (..., M, K) rows, as 32-bit sums."""
-    depth, columns, _ = (int(size) for size in fours.shape)
-    terms = depth * FOUR - int(rows.shape[-1])
-    if terms:
-        before, after = [0] * len(rows.shape), [0] * (len(rows.shape) - 1) + [terms]
-        rows = topi.nn.pad(rows, before, after, pad_value=tirx.const(0, "uint8"), name="pad_temp")
-    k, four = te.reduce_axis((0, depth), name="k"), te.reduce_axis((0, FOUR), name="four")
-
-    def term(*place: Any) -> Any:
-        *row, column = place
-        return _sum_of(rows(*row, k * FOUR + four), fours(k, column, four), k, four)
-
-    return te.compute((*rows.shape[:-1], columns), term, name="matmul_fours")
-
-
-def _sum_of(number: Any, weight: Any, *axes: Any) -> Any:
-    return te.sum(number.astype("int32") * weight.astype("int32"), axis=list(axes))
-
-
-def _whole_constant(value: Any) -> NDArray[np.int8] | None:
+def _whole_constant(value: Any) -> Weights | None:
     """A constant as whole numbers of 8 bits, None where it is none of those."""
     if not isinstance(value, tvm.ir.GenericConst) or str(value.ty.dtype) != "float32":
         return None
     values = value.value.numpy()
-    whole = values.astype(np.int8)
+    if values.min(initial=0.0) < -128 or values.max(initial=0.0) > 127:
+        return None
+    whole: Weights = values.astype(np.int8)
     return whole if np.array_equal(whole.astype(np.float32), values) else None
 
 

@@ -15,17 +15,20 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from tests import models
 from tests.command import start, tunefarm
 from tests.jobs import left_over, measured, wait_for
 from tests.mlflow_server import MlflowServer
+from tests.quantised_models import network as quantised_network
 from tunefarm.costmodel.transfer import load_transfer
 from tunefarm.frontend.dtypes import numpy_dtype, rounding
 from tunefarm.frontend.half import narrowed
 from tunefarm.frontend.onnx_passes import Graph
 from tunefarm.home import Home
+from tunefarm.measure.gate import parity
 from tunefarm.results.bundle import open_bundle
 from tunefarm.results.journal import Journal
 from tunefarm.results.lessons import home_lessons
@@ -387,6 +390,31 @@ def test_a_model_in_half_precision(farm: dict[str, Any], tmp_path: Path) -> None
         (weights,) = Graph(onnx.load(model)).constants.values()
         sums = weights.astype(np.float32).sum(axis=0, keepdims=True)
         np.testing.assert_allclose(outputs["y"], sums, rtol=rounding("bfloat16"), atol=1e-3)
+
+
+def test_a_quantised_model(farm: dict[str, Any], tmp_path: Path) -> None:
+    """Products of integers where the processor has an instruction for them, or else of floats."""
+    model = quantised_network(tmp_path / "quantised.onnx", "int8")
+    submit = ("submit", model, "--targets", "llvm", "--trials", 24, "--json")
+    done = tunefarm(*submit, **farm["env"])
+    assert done.code == 0, done.err
+    row = done.json["targets"]["llvm"]
+    assert row["verdict"] == "FASTER"
+    assert row["failures"] == {}
+    assert row["parity"]["passed"]
+    seen = tunefarm("artifacts", "inspect", row["artifact"], "--json", **farm["env"])
+    assert seen.json["computed_in"] == "int8"
+    given, made = tmp_path / "in.npz", tmp_path / "out.npz"
+    x = np.random.default_rng(3).uniform(-1, 1, (1, 3, 14, 14)).astype(np.float32)
+    np.savez(given, x=x)
+    ran = tunefarm(
+        *("artifacts", "run", row["artifact"], "--inputs", given, "--outputs", made, "--json"),
+        **farm["env"],
+    )
+    assert ran.code == 0, ran.err
+    (want,) = onnxruntime.InferenceSession(model).run(None, {"x": x})
+    with np.load(made) as outputs:
+        assert parity([outputs["y"]], [want], "int8").passed
 
 
 @pytest.fixture(scope="module")
