@@ -6,6 +6,7 @@ The compiler's change of layout stops at it, and a pass over the image is what i
 from __future__ import annotations
 
 from collections import defaultdict
+
 import numpy as np
 import onnx
 from onnx import helper

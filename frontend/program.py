@@ -98,8 +98,8 @@ class Program:
 
     @property
     def precision(self) -> str:
-        """The narrowest type of numbers that its kernels hand on to each other, or may round factors
-        of products to."""
+        """The narrowest type of numbers that its kernels hand on to each other, or may round
+        factors of products to."""
         return str(self.evidence.get("precision", "float32"))
 
     @property

@@ -4,8 +4,8 @@ In the graph an operator of such tensors stands between nodes that make floating
 its operands and whole numbers of its result, and the compiler would compute it in floating point.
 Here a product is spelled as one of whole numbers, with its scales behind it; what moves elements or
 takes the largest works on 8 bits; everything else is arithmetic that is fused with its neighbours
-(`relax_spelled`). Whole numbers are still written as float32: `relax_whole` makes integers of them where the target
-has instructions for them, and where it has none the model is right as it is.
+(`relax_spelled`). Whole numbers are still written as float32: `relax_whole` makes integers of them
+where the target has instructions for them, and where it has none the model is right as it is.
 """
 
 from __future__ import annotations
@@ -137,9 +137,7 @@ def _retype(graph: Graph, wanted: str) -> None:
         if scale is None or scale.dtype == wanted or node.output[0] in graph.outputs:
             continue
         group = readers[node.output[0]]
-        if any(
-            one.op_type != _DEQUANTISE or _scale_of(graph, one) is None for one in group
-        ):
+        if any(one.op_type != _DEQUANTISE or _scale_of(graph, one) is None for one in group):
             continue
         for one in (node, *group):
             known = _scale_of(graph, one)
@@ -165,9 +163,7 @@ def _move(graph: Graph) -> None:
         for place, node in enumerate(graph.nodes):
             result = _quantised_alone(graph, node, readers, used)
             sources = [makers.get(name) for name in _operands(node)]
-            if result is None or any(
-                one is None or one.op_type != _DEQUANTISE for one in sources
-            ):
+            if result is None or any(one is None or one.op_type != _DEQUANTISE for one in sources):
                 continue
             last, scale = result
             if node.op_type in _MOVES and _scale_of(graph, sources[0]) != scale:
@@ -282,7 +278,7 @@ class _Speller:
         made = helper.make_node(_DEQUANTISE, [numbers], [f"{result}::whole"])
         _put_scale(self._graph, made, replace(scale, scale=1.0))
         self._nodes.append(made)
-        return made.output[0]
+        return str(made.output[0])
 
     def _stored(self, node: onnx.NodeProto) -> NDArray[np.float32] | None:
         """Constants in floating point; None for blocks of them, and for types that are none of

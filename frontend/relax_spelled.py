@@ -92,7 +92,7 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
 
     def _not_yet_narrow(self, tensor: Any) -> Any:
         """The whole numbers in float32 that `tensor` is made of, None where it is of others."""
-        made = self.lookup_binding(tensor) if isinstance(tensor, relax.Var) else None
+        made: Any = self.lookup_binding(tensor) if isinstance(tensor, relax.Var) else None
         if getattr(getattr(made, "op", None), "name", "") != "relax.astype":
             return None
         return made.args[0] if made.args[0] in self._bounded else None

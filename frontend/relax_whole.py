@@ -132,9 +132,7 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
             return topi.nn.conv(wide, weights, *settings, out_dtype="float32")
 
         self.read += 1
-        return self.builder_.call_te(
-            made, data.numbers, call.args[1], primfunc_name_hint="conv2d"
-        )
+        return self.builder_.call_te(made, data.numbers, call.args[1], primfunc_name_hint="conv2d")
 
     def _kernel(self, call: Any, data: _Data, weights: Weights) -> Any:
         """The kernel's sums, less what the data's zero adds to each column, in float32."""

@@ -241,7 +241,9 @@ def calls_per_sample(elapsed_s: float, protocol: Protocol) -> int:
 
 def _check(result: Array, reference: Array, facts: KernelFacts, seed: int, multiplies: str) -> None:
     output = facts.args[-1]
-    if is_byte(numpy_dtype(output.dtype)) and any(is_float(numpy_dtype(a.dtype)) for a in facts.args):
+    if is_byte(numpy_dtype(output.dtype)) and any(
+        is_float(numpy_dtype(a.dtype)) for a in facts.args
+    ):
         allowed = ROUNDED
     else:
         precision = _precision(facts, multiplies)

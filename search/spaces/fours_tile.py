@@ -16,7 +16,7 @@ from tvm.ir.expr import TensorLoad
 
 from tunefarm.devices.target import Target
 from tunefarm.devices.vnni import sums_of_fours
-from tunefarm.search.fours import LENGTHS, register_fours
+from tunefarm.search.fours import register_fours
 from tunefarm.search.spaces.form import (
     Operand,
     Reduction,
@@ -26,7 +26,7 @@ from tunefarm.search.spaces.form import (
     shaped,
     sums_from_zero,
 )
-from tunefarm.search.spaces.hardware import Hardware, hardware
+from tunefarm.search.spaces.hardware import hardware
 from tunefarm.search.spaces.register_tile import RegisterTileSpace, register_tiles
 
 FOUR = 4

@@ -24,8 +24,8 @@ from tvm.ir.expr import TensorLoad
 
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
-from tunefarm.search.fours import LENGTHS
 from tunefarm.search.filling import WEIGHTS, fillable, filled
+from tunefarm.search.fours import LENGTHS
 from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.family import in_words, realised
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of

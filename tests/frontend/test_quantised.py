@@ -51,7 +51,9 @@ def test_the_spelled_network_computes_the_same(tmp_path: Path, kind: str, target
     for node in graph.nodes:
         if node.op_type in ("MaxPool", "Flatten", "Concat"):
             assert all(makers[name].op_type in ("QuantizeLinear", "MaxPool") for name in node.input)
-        if node.op_type in ("Conv", "MatMul") and not any(a.name == "group" for a in node.attribute):
+        if node.op_type in ("Conv", "MatMul") and not any(
+            a.name == "group" for a in node.attribute
+        ):
             weights = graph.constants[node.input[1]]
             assert np.array_equal(weights, np.clip(np.rint(weights), -128, 127))
             data = makers[node.input[0]]

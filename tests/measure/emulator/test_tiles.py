@@ -3,6 +3,8 @@ the same kernel on the processor. As many again, drawn: `make torture`."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.cuda import needs_compiler
@@ -154,3 +156,25 @@ def test_factors_of_ten_bits_are_told_by_the_library(stack) -> None:
         assert built.library is not None
         assert built.library.multiplies == multiplies
     assert tolerance(TF32, 32).relative > 10 * tolerance("float32", 32).relative
+
+
+@pytest.mark.parametrize("stack", ["sm_80", "sm_90"], indirect=True)
+def test_a_quantised_networks_products_are_right(stack, tmp_path: Path) -> None:
+    """Images of integers around which there is what stands for nothing, and what follows them."""
+    from tests.bench import imported
+    from tests.paper_gpu import checked
+    from tests.quantised_models import network
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
+
+    program = imported(tmp_path, network(tmp_path / "m.onnx"), stack.target)
+    tasks = [task for task in program.tasks if "_lines" in task.name]
+    assert len(tasks) == 5
+    for task in tasks:
+        workload = replay.load_workload(program.workload(task.id))
+        space = TENSOR_TILES.space(workload, stack.target)
+        assert space is not None, task.name
+        best = min(space.modelled(), key=lambda one: one.seconds)
+        proposal = space.realise(best.point, 0)
+        assert proposal is not None
+        checked(stack, workload, replay.completed_by(proposal.trace))
