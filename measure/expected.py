@@ -8,7 +8,7 @@ needs the runtime alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tunefarm.errors import JobFailed
 from tunefarm.frontend.dtypes import HALF, INT8, narrowest
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.home import atomically
-from tunefarm.measure.gate import Array, make_input
+from tunefarm.measure.gate import NUDGES, Array, distance, make_input, nudged
 from tunefarm.measure.runner import thread_env
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
@@ -66,10 +66,23 @@ def run_expected(request: ExpectedRequest) -> None:
     for seed in request.seeds:
         inputs = parity_inputs(request.inputs, seed)
         feed = exact_feed(request.inputs, inputs)
-        for number, output in enumerate(session.run(None, feed)):
-            arrays[f"{seed}/{number}"] = output
+        outputs = session.run(None, feed)
+        arrays |= {f"{seed}/{number}": output for number, output in enumerate(outputs)}
+        if request.precision == INT8:
+
+            def answer(moved: list[Array]) -> list[Array]:
+                return list(session.run(None, exact_feed(request.inputs, moved)))
+
+            arrays[f"moved/{seed}"] = np.array(moves(answer, inputs, outputs))
     with atomically(request.file) as file:
         np.savez(file, **arrays)
+
+
+def moves(
+    answer: Callable[[list[Array]], list[Array]], inputs: list[Array], outputs: Sequence[Array]
+) -> float:
+    """How far a quantised model's outputs are moved by inputs that are `nudged`, at most."""
+    return max(distance(answer(nudged(inputs, seed)), outputs) for seed in range(NUDGES))
 
 
 def exact_model(path: Path) -> tuple[str, str | bytes]:
@@ -104,11 +117,13 @@ def parity_inputs(inputs: tuple[TensorSpec, ...], seed: int) -> list[Array]:
     ]
 
 
-def expected_outputs(file: Path, seed: int) -> tuple[list[Array], str]:
-    """Of the inputs of `seed`, in the model's order; and the precision they are held to."""
+def expected_outputs(file: Path, seed: int) -> tuple[list[Array], str, float]:
+    """Of the inputs of `seed`, in the model's order; the precision they are held to; and how far
+    they move (`gate.parity`)."""
     with np.load(file) as arrays:
         mine = [name for name in arrays.files if name.startswith(f"{seed}/")]
         outputs = [arrays[f"{seed}/{number}"] for number in range(len(mine))]
         # A file of an earlier version is a float32 model's.
         precision = str(arrays["precision"]) if "precision" in arrays.files else "float32"
-        return outputs, precision
+        moved = float(arrays[f"moved/{seed}"]) if f"moved/{seed}" in arrays.files else 0.0
+        return outputs, precision, moved

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tunefarm.measure.expected import exact_feed, exact_model
+from tunefarm.frontend.dtypes import INT8
+from tunefarm.measure.expected import exact_feed, exact_model, moves
 from tunefarm.results.runtimes.contract import Array, Run, Runtime, Subject
 
 _PROVIDERS = ["CPUExecutionProvider"]
@@ -29,9 +30,10 @@ class OnnxRuntime(Runtime):
         return lambda feed: list(session.run(list(subject.outputs), dict(feed)))
 
 
-def reference(subject: Subject, feed: Mapping[str, Array]) -> tuple[list[Array], str]:
+def reference(subject: Subject, feed: Mapping[str, Array]) -> tuple[list[Array], str, float]:
     """What the model computes without any rewriting, in single precision: all results are held
-    against it. And the model's precision (`measure.gate.parity`)."""
+    against it. And what else `measure.gate.parity` asks for: the model's precision, and how far a
+    quantised one moves."""
     import onnxruntime
 
     options = _options(subject.threads)
@@ -39,7 +41,12 @@ def reference(subject: Subject, feed: Mapping[str, Array]) -> tuple[list[Array],
     precision, model = exact_model(subject.model)
     session = onnxruntime.InferenceSession(model, options, _PROVIDERS)
     arrays = [feed[spec.name] for spec in subject.inputs]
-    return list(session.run(list(subject.outputs), exact_feed(subject.inputs, arrays))), precision
+
+    def answer(inputs: list[Array]) -> list[Array]:
+        return list(session.run(list(subject.outputs), exact_feed(subject.inputs, inputs)))
+
+    outputs = answer(arrays)
+    return outputs, precision, moves(answer, arrays, outputs) if precision == INT8 else 0.0
 
 
 def _options(threads: int) -> Any:

@@ -93,9 +93,9 @@ def serve(request: MakeReference | PrepareRuntime | Measure) -> Report | None:
     from tunefarm.results.runtimes.onnx_runtime import reference
 
     feed = _feed(request.subject.inputs, request.seed)
-    results, precision = reference(request.subject, feed)
+    results, precision, moved = reference(request.subject, feed)
     named: dict[str, Any] = {str(place): result for place, result in enumerate(results)}
-    np.savez(request.path, precision=np.array(precision), **named)
+    np.savez(request.path, precision=np.array(precision), moved=np.array(moved), **named)
     return None
 
 
@@ -117,8 +117,8 @@ def _measure(request: Measure) -> Report:
     results = run(feed)
     first_s = time.perf_counter() - started
     with np.load(request.reference) as stored:
-        wanted = [stored[str(place)] for place in range(len(stored.files) - 1)]
-        found = parity(results, wanted, str(stored["precision"]))
+        wanted = [stored[str(place)] for place in range(len(stored.files) - 2)]
+        found = parity(results, wanted, str(stored["precision"]), float(stored["moved"]))
     fastest, warm_until = math.inf, time.perf_counter() + request.seconds / 5
     while time.perf_counter() < warm_until or fastest == math.inf:
         started = time.perf_counter()

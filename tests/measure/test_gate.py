@@ -14,6 +14,7 @@ from tunefarm.measure.gate import (
     disagreement,
     make_argument,
     make_input,
+    nudged,
     parity,
     poisoned,
     reduction_length,
@@ -194,9 +195,43 @@ def test_a_quantised_model_is_held_to_its_outputs_as_a_whole() -> None:
     step[0, np.argmin(np.abs(want))] += 0.5  # of an element next to nothing
     found = parity([step], [want], "int8")
     assert found.passed
+    assert found.max_abs_err == pytest.approx(0.5, rel=1e-3)
     assert found.max_rel_err == pytest.approx(0.5 / np.linalg.norm(want), rel=1e-3)
     assert not parity([step], [want]).passed
-    assert not parity([want * 1.07], [want], "int8").passed
-    assert not parity([want, want * np.float32(1.07)], [want, want], "int8").passed
     assert not parity([np.full_like(want, np.nan)], [want], "int8").passed
+    assert not parity([want[:, 1:]], [want], "int8").passed
     assert not parity([np.ones(3, np.float32)], [np.zeros(3, np.float32)], "int8").passed
+
+
+@pytest.mark.parametrize(
+    ("off", "moved", "passed"),
+    [
+        (0.03, 0.0, True),
+        (0.04, 0.0, False),
+        (0.04, 0.021, True),
+        (0.04, 0.019, False),
+        (0.24, 0.5, True),
+        (0.26, 0.5, False),
+        (0.26, np.inf, False),
+    ],
+)
+def test_a_quantised_model_may_be_off_by_twice_what_it_moves(
+    off: float, moved: float, passed: bool
+) -> None:
+    """But always a little, and never much; and it is the worst output that counts."""
+    want = np.random.default_rng(0).normal(size=(1, 1000)).astype(np.float32)
+    wrong = want * np.float32(1 + off)
+    assert parity([wrong], [want], "int8", moved).passed == passed
+    assert parity([want, wrong], [want, want], "int8", moved).passed == passed
+
+
+def test_inputs_are_nudged_by_a_thousandth() -> None:
+    inputs = [np.linspace(-1, 1, 99, dtype=np.float32), np.arange(9)]
+    floats, whole = nudged(inputs, 1)
+    by = np.abs(floats - inputs[0])[np.abs(inputs[0]) > 0.1] / np.abs(
+        inputs[0][np.abs(inputs[0]) > 0.1]
+    )
+    assert 1e-4 < by.max() <= 1.001e-3
+    assert floats.dtype == np.float32
+    assert np.array_equal(whole, inputs[1])
+    assert not np.array_equal(nudged(inputs, 2)[0], floats)
