@@ -79,11 +79,14 @@ def _spell(graph: Graph, wanted: str) -> None:
 
 def _apart(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     """A quantised product in one node as those that it stands for; as it is where its scales are
-    not known before the run."""
-    if node.op_type not in WHOLE or not set(node.input[1:3]) <= set(graph.constants):
+    not known before the run, or are several for the rows of its data or its result."""
+    if node.op_type not in WHOLE:
         return [node]
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = node.input
-    if not {w_scale, *bias} <= set(graph.constants):
+    known = graph.constants
+    if not {x_scale, w_scale, y_scale, *bias} <= set(known):
+        return [node]
+    if any(known[name].size != 1 for name in (x_scale, y_scale)):
         return [node]
     (result,) = node.output
     data, weights, product = (f"{result}::{name}" for name in ("data", "weights", "product"))
@@ -96,10 +99,9 @@ def _apart(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     ]
     operands = [data, weights]
     if bias:  # whole numbers in the scale of the product
-        scales = (graph.constants[name].astype(np.float64) for name in (x_scale, w_scale))
-        values = graph.constants[bias[0]] * np.prod(np.broadcast_arrays(*scales), axis=0)
+        scales = known[w_scale].astype(np.float64).reshape(-1) * float(known[x_scale].reshape(()))
         operands.append(f"{result}::bias")
-        graph.constants[operands[-1]] = values.astype(np.float32)
+        known[operands[-1]] = (known[bias[0]].astype(np.float64) * scales).astype(np.float32)
     made = helper.make_node("Conv" if convolution else "MatMul", operands, [product])
     made.attribute.extend(node.attribute)
     last = helper.make_node(_QUANTISE, [product, y_scale, y_zero], [result])
@@ -221,10 +223,22 @@ def _inputs_in(
 
 @dataclass(frozen=True)
 class _Factors:
-    """Constant weights: whole numbers, and what they are multiplied by, for each column."""
+    """Constant weights: whole numbers, and what they are multiplied by, for each column; of which
+    axis `along` are the columns."""
 
     numbers: NDArray[np.int32]
     scale: NDArray[np.float64]
+    along: int
+
+    @property
+    def columns(self) -> int:
+        return int(self.numbers.shape[self.along])
+
+    def sums(self) -> NDArray[np.int64]:
+        """Of each column."""
+        others = tuple(axis for axis in range(self.numbers.ndim) if axis != self.along)
+        sums: NDArray[np.int64] = self.numbers.sum(axis=others, dtype=np.int64)
+        return sums
 
 
 class _Speller:
@@ -267,7 +281,8 @@ class _Speller:
         return self._constant(name, np.asarray(values, np.float32))
 
     def _dequantise(self, node: onnx.NodeProto) -> None:
-        values = self._stored(node) if node.input[0] in self._graph.constants else None
+        known = all(not name or name in self._graph.constants for name in node.input)
+        values = self._stored(node) if known else None
         if values is None:
             self._nodes.append(node)
         else:
@@ -313,9 +328,12 @@ class _Speller:
         if data is None or data.op_type != _DEQUANTISE or factors is None:
             return False
         scale = _scale_of(self._graph, data)
-        bias = self._graph.constants.get(node.input[2]) if len(node.input) > 2 else None
-        if scale is None or (len(node.input) > 2 and bias is None):
+        given = [name for name in node.input[2:] if name]
+        bias = self._graph.constants.get(given[0]) if given else None
+        if scale is None or (given and bias is None):
             return False
+        if bias is not None and bias.size not in (1, factors.columns):
+            return False  # one for each element of the result
         name = node.output[0]
         times, plus = factors.scale * scale.scale, bias
         result, divided = self._divided(name)
@@ -325,10 +343,8 @@ class _Speller:
             plus = None if plus is None else plus.astype(np.float64) / divided
         if scale.zero and not _pads(node):
             # What it adds to each column goes where the bias is. (Around an image it has to be.)
-            columns = 0 if node.op_type == "Conv" else factors.numbers.ndim - 1
-            others = tuple(axis for axis in range(factors.numbers.ndim) if axis != columns)
-            added = factors.numbers.sum(axis=others, dtype=np.int64) * scale.zero
-            plus = (0.0 if plus is None else plus.reshape(-1)) - added * times
+            before = 0.0 if plus is None else plus.astype(np.float64).reshape(-1)
+            plus = before - factors.sums() * scale.zero * times
             scale = replace(scale, zero=0)
         self._write(node, self._whole(data.input[0], scale, name), factors, times, plus)
         return True
@@ -345,7 +361,7 @@ class _Speller:
         time there are no sums of products to speak of: there the weights are multiplied instead."""
         name, convolution = node.output[0], node.op_type == "Conv"
         single = convolution and attribute(node, "group", 1) > 1
-        columns = factors.numbers.shape[0 if convolution else -1]
+        columns = factors.columns
         shape = (1, columns, 1, 1) if convolution else (columns,)
         times = np.broadcast_to(times, (columns,))
         weights = factors.numbers * (times.reshape(-1, 1, 1, 1) if single else 1)
@@ -396,7 +412,7 @@ class _Speller:
                     whole, axis = whole.T, 1 - axis
         if scale.size > 1 and axis != column:
             return None
-        return _Factors(np.ascontiguousarray(whole), scale.astype(np.float64).reshape(-1))
+        return _Factors(np.ascontiguousarray(whole), scale.astype(np.float64).reshape(-1), column)
 
     def _divided(self, name: str) -> tuple[str, float | None]:
         """What quantises a product's result, with at most a rectifier between: the tensor that it

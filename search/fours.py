@@ -11,11 +11,13 @@ from functools import lru_cache
 
 LENGTHS = (16, 8, 4)
 """Sums of a vector."""
+FAMILY = "tunefarm_fours_"
+"""What the names of the intrinsics begin with."""
 
 
 def name_of(lanes: int) -> str:
     """Of the intrinsic for a vector of so many sums."""
-    return f"tunefarm_fours_{lanes}"
+    return f"{FAMILY}{lanes}"
 
 
 _HEAD = """

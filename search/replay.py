@@ -22,7 +22,7 @@ from tunefarm.errors import last_line
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.frontend.tir import argument_specs, stage_name
 from tunefarm.search.candidate import UNTUNED
-from tunefarm.search.fours import name_of, register_fours
+from tunefarm.search.fours import FAMILY, register_fours
 from tunefarm.search.intrinsics import register_intrinsics
 from tunefarm.search.prefetch import KEY as PREFETCH
 from tunefarm.search.prefetch import prefetching
@@ -118,7 +118,7 @@ def apply_trace(workload: Any, trace: str) -> Any:
     Raises:
         InvalidTrace: it does not apply.
     """
-    if name_of(0).rstrip("0") in trace:
+    if FAMILY in trace:
         register_fours()
     try:
         schedule = new_schedule(rewritten(workload, _noted(trace, _ALGORITHM)), seed=1)

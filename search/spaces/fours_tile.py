@@ -16,6 +16,7 @@ from tvm.ir.expr import TensorLoad
 
 from tunefarm.devices.target import Target
 from tunefarm.devices.vnni import sums_of_fours
+from tunefarm.frontend.integer_products import FOUR
 from tunefarm.search.fours import register_fours
 from tunefarm.search.spaces.form import (
     Operand,
@@ -29,19 +30,14 @@ from tunefarm.search.spaces.form import (
 from tunefarm.search.spaces.hardware import hardware
 from tunefarm.search.spaces.register_tile import RegisterTileSpace, register_tiles
 
-FOUR = 4
 FOURS = "fours-tile"
 
 
 def fours_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None:
     """The space of `workload`, None where it is no such product, or the target has no instruction
     for it."""
-    widest = sums_of_fours(target)
-    if not widest:
-        return None
-    form = fours_of(workload)
-    machine = hardware(target)
-    if form is None or not register_tiles(form, machine):
+    form = fours_of(workload) if sums_of_fours(target) else None
+    if form is None or not register_tiles(form, hardware(target)):
         return None
     register_fours()
     return RegisterTileSpace(workload, target, form, FOURS)
@@ -61,14 +57,11 @@ def fours_of(workload: Any) -> Reduction | None:
     if loads is None:
         return None
     free = free_buffers(workload["main"])
-    operands = [_in_fours(operand_of(block, load, free)) for load in loads]
-    if any(one is None for one in operands):
+    data, weights = (_in_fours(operand_of(block, load, free)) for load in loads)
+    if data is None or weights is None:
         return None
-    made = shaped(block, True, before, after, [one for one in operands if one is not None])
-    if made is None or made.other is None or made.vector.read == made.other.read:
-        return None
-    data, weights = (loads[0], loads[1])
-    if made.vector.buffer != weights.source.name or str(data.source.dtype) != "uint8":
+    made = shaped(block, True, before, after, [data, weights])
+    if made is None or made.vector is not weights:
         return None
     return replace(made, reductions=made.reductions[:-1], fours=True)
 

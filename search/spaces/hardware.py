@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2
@@ -58,6 +59,12 @@ class Hardware:
         return (*map(log2, sizes), self.fma, self.loads)
 
 
+def for_fours(machine: Hardware) -> Hardware:
+    """The same processor where it multiplies integers: the instruction reads weights from memory,
+    or a register, but a broadcast from a register alone."""
+    return dataclasses.replace(machine, broadcast_registers=1, loads=machine.loads or 2.0)
+
+
 # Common parts of each family. The prior orders points by them, and what is measured decides; only
 # lanes and registers bound the space.
 _FAMILIES = (
@@ -79,8 +86,6 @@ _TWICE_ON = (
 def hardware(target: Target) -> Hardware:
     """The sizes of `target`, by its processor's name, else by the features that the compiler says
     it has."""
-    import dataclasses
-
     from tvm.target.codegen import target_has_features
 
     compiled = replay.tvm_target(target)

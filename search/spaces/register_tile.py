@@ -29,7 +29,7 @@ from tunefarm.search.fours import LENGTHS
 from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.family import in_words, realised
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of
-from tunefarm.search.spaces.hardware import Hardware, hardware
+from tunefarm.search.spaces.hardware import Hardware, for_fours, hardware
 from tunefarm.search.spaces.tile import Before, Tile, divisors, longest, tile_counts, tiled_rows
 from tunefarm.search.spaces.tile_estimate import estimate, tile_figures
 from tunefarm.search.spaces.tile_schedule import schedule_tile
@@ -62,7 +62,7 @@ class RegisterTileSpace:
         self._algorithm = algorithm
         self._maker = maker
         self._form = form
-        self._hardware = hardware(target)
+        self._hardware = for_fours(hardware(target)) if form.fours else hardware(target)
         self._tiles = register_tiles(form, self._hardware)
         self._unrolls = [u for u in (1, 2, 4, 8) if form.extent(longest(form)) % u == 0]
         self._packs = pack_choices(form)

@@ -134,15 +134,7 @@ def test_products_in_one_node_are_spelled_too() -> None:
         ),
         helper.make_node("DequantizeLinear", ["p", "ys", "yz"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 9, 9])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 9, 9])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    onnx.checker.check_model(model)
+    model = _model(nodes, constants, (1, 4, 9, 9), (1, 8, 9, 9))
     kept = onnx.ModelProto()
     kept.CopyFrom(model)
     spelled = _spelled(model, "llvm")
@@ -151,6 +143,73 @@ def test_products_in_one_node_are_spelled_too() -> None:
     steps = (_outputs(spelled.store(), x) - _outputs(kept, x)) / 0.03
     assert np.abs(steps).max() < 1.5
     assert (np.abs(steps) > 0.5).mean() <= 0.02
+
+
+def test_products_of_matrices_in_one_node_are_spelled_too() -> None:
+    """A scale for each column; the weights' zero is none of zero."""
+    draw = np.random.default_rng(1)
+    constants = {
+        "xs": np.float32(0.02),
+        "xz": np.uint8(121),
+        "w": draw.integers(0, 120, (12, 8)).astype(np.uint8),
+        "ws": draw.uniform(0.001, 0.002, 8).astype(np.float32),
+        "wz": np.full(8, 50, np.uint8),
+        "ys": np.float32(0.01),
+        "yz": np.uint8(131),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        helper.make_node("QLinearMatMul", ["q", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["p"]),
+        helper.make_node("DequantizeLinear", ["p", "ys", "yz"], ["y"]),
+    ]
+    model = _model(nodes, constants, (5, 12), (5, 8))
+    kept = onnx.ModelProto()
+    kept.CopyFrom(model)
+    spelled = _spelled(model, "llvm")
+    assert "QLinearMatMul" not in {node.op_type for node in spelled.nodes}
+    assert any(node.op_type == "MatMul" for node in spelled.nodes)
+    x = draw.uniform(-2, 2, (5, 12)).astype(np.float32)
+    steps = (_outputs(spelled.store(), x) - _outputs(kept, x)) / 0.01
+    assert np.abs(steps).max() < 1.5
+    assert (np.abs(steps) > 0.5).mean() <= 0.05
+
+
+def test_a_bias_for_each_element_stays_with_its_product() -> None:
+    draw = np.random.default_rng(2)
+    constants = {
+        "xs": np.float32(0.02),
+        "xz": np.uint8(0),
+        "w": draw.integers(-127, 128, (12, 8)).astype(np.int8),
+        "ws": np.float32(0.01),
+        "wz": np.int8(0),
+        "b": draw.normal(size=(5, 8)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "xs", "xz"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["v"]),
+        helper.make_node("Gemm", ["d", "v", "b"], ["y"]),
+    ]
+    model = _model(nodes, constants, (5, 12), (5, 8))
+    kept = onnx.ModelProto()
+    kept.CopyFrom(model)
+    spelled = _spelled(model, "llvm")
+    assert any(node.op_type == "Gemm" for node in spelled.nodes)
+    x = draw.uniform(0, 4, (5, 12)).astype(np.float32)
+    np.testing.assert_allclose(_outputs(spelled.store(), x), _outputs(kept, x), rtol=1e-5)
+
+
+def _model(nodes, constants, given, made) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, given)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, made)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model
 
 
 def test_what_is_not_known_before_the_run_stays(tmp_path: Path) -> None:

@@ -83,6 +83,16 @@ def test_a_residue_is_read_where_it_is_added(program: Program) -> None:
     assert form.copies
 
 
+def test_what_goes_on_in_floating_point_is_not_narrowed_between(program: Program) -> None:
+    """Quantised, and again in another scale for the concatenation: one of both is stored."""
+    from tunefarm.search import replay
+
+    (task,) = (one for one in _tasks(program) if one.args[-1].shape[-1] == 16)
+    text = replay.load_workload(program.workload(task.id))["main"].script()
+    assert text.count('T.Cast("uint8"') == 1
+    assert text.count("nearbyint") == 2
+
+
 @pytest.mark.parametrize(("target", "register"), [(WIDE, "zmm"), (NARROW, "ymm")])
 def test_the_instruction_is_there(
     program: Program, target: Target, register: str, tmp_path: Path
