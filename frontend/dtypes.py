@@ -14,6 +14,7 @@ TF32 = "tf32"
 ROUGH = (*HALF, TF32)
 """What a product's factors may be rounded to; its sums are in float32."""
 
+BYTES = ("int8", "uint8")
 INT8 = "int8"
 """What a quantised model is computed in: numbers of 8 bits, signed ones or not."""
 

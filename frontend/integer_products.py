@@ -41,8 +41,9 @@ class Instructions:
     """How a target has its products.
 
     Attributes:
+        name: for kernels.
         data: type of the operand that is no constant.
-        columns: what the number of columns must be a multiple of.
+        columns: that they take at once, at the least: the result's are a multiple of them.
         packed: the weights as the kernel reads them, filled up with zeros.
         fours: whether they are read in fours, else in lines.
     """
@@ -84,12 +85,10 @@ def _filled(weights: Weights) -> Weights:
 def padded(data: Any, padding: Sequence[int], zero: int) -> Any:
     """An image with `zero` around it, and its channels filled up to fours; of (..., M, K) rows, the
     terms. None where nothing is to be added."""
-    axes = len(data.shape)
-    top, left, bottom, right = padding
-    before, after = [0] * axes, [0] * axes
-    before[1:3], after[1:3] = ([top, left], [bottom, right]) if any(padding) else ([0, 0], [0, 0])
-    before, after = before[:axes], after[:axes]
-    after[-1] += -int(data.shape[-1]) % FOUR
+    before, after = [0] * len(data.shape), [0] * len(data.shape)
+    if any(padding):
+        before[1], before[2], after[1], after[2] = padding
+    after[-1] = -int(data.shape[-1]) % FOUR
     if not any((*before, *after)):
         return None
     value = tirx.const(zero, data.dtype)

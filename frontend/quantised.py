@@ -20,9 +20,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.onnx_passes import Array, Graph, attribute
 
-_BITS = {"uint8": (0, 255), "int8": (-128, 127)}
 _SHIFT = 128
 """Between a number as int8 and as uint8."""
 _MOVES = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"})
@@ -118,7 +118,7 @@ def _scale_of(graph: Graph, node: onnx.NodeProto) -> _Scale | None:
         zero = graph.constants.get(node.input[2])
     elif node.op_type == _DEQUANTISE or attribute(node, "output_dtype", 0) not in (0, 2):
         return None  # of what type its numbers are is said elsewhere
-    if zero is None or zero.size != 1 or zero.dtype.name not in _BITS:
+    if zero is None or zero.size != 1 or zero.dtype.name not in BYTES:
         return None
     return _Scale(float(scale.reshape(())), int(zero.reshape(())), zero.dtype.name)
 
@@ -269,16 +269,13 @@ class _Speller:
         kept = (node for node in self._graph.nodes if any(used[name] for name in node.output))
         self._graph.nodes = list(kept)
 
-    def _emit(self, kind: str, inputs: Sequence[str], result: str, **attributes: Any) -> str:
-        self._nodes.append(helper.make_node(kind, list(inputs), [result], **attributes))
+    def _emit(self, kind: str, inputs: Sequence[str], result: str) -> str:
+        self._nodes.append(helper.make_node(kind, list(inputs), [result]))
         return result
 
-    def _constant(self, name: str, values: Any) -> str:
-        self._graph.constants[name] = np.asarray(values)
-        return name
-
     def _float(self, name: str, values: Any) -> str:
-        return self._constant(name, np.asarray(values, np.float32))
+        self._graph.constants[name] = np.asarray(values, np.float32)
+        return name
 
     def _dequantise(self, node: onnx.NodeProto) -> None:
         known = all(not name or name in self._graph.constants for name in node.input)
@@ -302,12 +299,8 @@ class _Speller:
         if attribute(node, "block_size", 0) or numbers.dtype.kind not in "iu":
             return None
         axis = attribute(node, "axis", 1)
-        zero = self._zero(node)
-        shape = _along(numbers.ndim, axis, scale.size)
-        less = numbers.astype(np.float32) - zero.astype(np.float32).reshape(
-            _along(numbers.ndim, axis, zero.size)
-        )
-        return np.asarray(less * scale.astype(np.float32).reshape(shape), np.float32)
+        less = numbers.astype(np.float32) - _along(numbers, axis, self._zero(node), np.float32)
+        return np.asarray(less * _along(numbers, axis, scale, np.float32), np.float32)
 
     def _zero(self, node: onnx.NodeProto) -> Array:
         if len(node.input) > 2 and node.input[2]:
@@ -386,13 +379,10 @@ class _Speller:
         if any(name and name not in self._graph.constants for name in made.input):
             return None
         numbers, scale = (self._graph.constants[name] for name in made.input[:2])
-        zero = self._zero(made)
-        if attribute(made, "block_size", 0) or numbers.dtype.name not in _BITS:
+        if attribute(made, "block_size", 0) or numbers.dtype.name not in BYTES:
             return None
         axis = attribute(made, "axis", 1) % numbers.ndim
-        whole = numbers.astype(np.int32) - zero.astype(np.int32).reshape(
-            _along(numbers.ndim, axis, zero.size)
-        )
+        whole = numbers.astype(np.int32) - _along(numbers, axis, self._zero(made), np.int32)
         if whole.min(initial=0) < -128 or whole.max(initial=0) > 127:
             return None
         column = 0
@@ -437,9 +427,10 @@ def _pads(node: onnx.NodeProto) -> bool:
     return automatic or any(attribute(node, "pads", []))
 
 
-def _along(axes: int, axis: int, size: int) -> tuple[int, ...]:
-    """The shape of `size` numbers along one of so many axes; of a single one, of none."""
-    if size == 1:
-        return (1,) * axes
-    axis %= axes
-    return tuple(size if one == axis else 1 for one in range(axes))
+def _along(numbers: Array, axis: int, values: Array, dtype: type) -> NDArray[Any]:
+    """Values of this type for each index along an axis of `numbers`, or one for all of them, in a
+    shape that goes with theirs."""
+    shape = [1] * numbers.ndim
+    if values.size > 1:
+        shape[axis] = values.size
+    return values.astype(dtype).reshape(shape)

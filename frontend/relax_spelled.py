@@ -2,6 +2,8 @@
 
 The compiler makes one kernel of attention as an operator of its own: four reductions, for which
 there are no schedules. As products with a softmax between them it is what other exporters write.
+What quantises a tensor, or does the contrary, is arithmetic: the change of layout passes through
+it, and it is fused with its neighbours.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunefarm.frontend.dtypes import BYTES
+
 _QUANTISE = "relax.quantize"
 _QUANTISED = (_QUANTISE, "relax.dequantize")
-_BITS = ("int8", "uint8")
 _ATTENTION = ("relax.nn.attention", "relax.nn.attention_bias")
 
 
@@ -72,7 +75,7 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
             return call
         kind = str(call.ty.dtype if name == _QUANTISE else tensor.ty.dtype)
         others = {str(tensor.ty.dtype), str(call.ty.dtype)} - {kind}
-        if kind not in _BITS or others != {"float32"}:
+        if kind not in BYTES or others != {"float32"}:
             return call
         # With as many axes as the tensor they are a kernel's arguments, and kernels alike are one.
         axes = len(tensor.ty.shape)

@@ -20,6 +20,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import DeadCodeElimination
 
 from tunefarm.devices.target import Target
+from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.integer_products import (
     FOUR,
     Instructions,
@@ -32,8 +33,6 @@ from tunefarm.frontend.integer_products import (
     widened,
 )
 from tunefarm.frontend.pass_log import PassLog
-
-_ENDS = {"uint8": (0, 255), "int8": (-128, 127)}
 
 
 def gather_whole(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
@@ -104,11 +103,11 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
             return _Data(turned, data.zero)
         if _is(made, "relax.subtract") and (number := _number(made.args[1])) is not None:
             made, zero = self._made_by(made.args[0]), number
-        if not _is(made, "relax.astype") or str(made.args[0].ty.dtype) not in _ENDS:
+        if not _is(made, "relax.astype") or str(made.args[0].ty.dtype) not in BYTES:
             return None
         data = _Data(made.args[0], zero)
-        least, most = _ENDS[data.dtype]
-        return data if least <= zero <= most else None
+        ends = np.iinfo(data.dtype)
+        return data if ends.min <= zero <= ends.max else None
 
     def _made_by(self, value: Any) -> Any:
         return self.lookup_binding(value) if isinstance(value, relax.Var) else value
@@ -119,6 +118,7 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
             known is not None
             and data.dtype == known.data
             and weights.shape[-1] % known.columns == 0
+            and _in_32_bits(data, weights)
             and (_is(call, "relax.nn.conv2d") or (weights.ndim == 2 and len(call.ty.shape) >= 2))
         )
 
@@ -167,6 +167,13 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
             sums = emit(op.subtract(sums, relax.const(less)))
         self.found += 1
         return op.astype(sums, "float32")
+
+
+def _in_32_bits(data: _Data, weights: Weights) -> bool:
+    """Whether no sum can be larger, whatever the data."""
+    each = np.abs(weights.astype(np.int64)).reshape(-1, weights.shape[-1]).sum(axis=0)
+    largest = np.abs(np.iinfo(data.dtype).min), np.iinfo(data.dtype).max
+    return int(each.max(initial=0)) * int(max(largest)) <= np.iinfo(np.int32).max
 
 
 def _channels_last(call: Any) -> bool:

@@ -54,20 +54,18 @@ class Quantised:
     def bias(self, size: int) -> str:
         return self.constant(self.draw.normal(0, 0.3, size).astype(np.float32))
 
-    def save(self, path: Path, inputs, outputs, opset: int = 13) -> Path:
+    def model(self, inputs, outputs) -> onnx.ModelProto:
         graph = helper.make_graph(
             self.nodes,
-            path.stem,
+            "quantised",
             [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs],
             [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs],
             self.constants,
         )
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
-        )
+        opsets = [helper.make_opsetid("", 13)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
         onnx.checker.check_model(model)
-        path.write_bytes(model.SerializeToString())
-        return path
+        return model
 
 
 def network(path: Path, kind: str = "uint8", size: int = 14, seed: int = 0) -> Path:
@@ -94,4 +92,6 @@ def network(path: Path, kind: str = "uint8", size: int = 14, seed: int = 0) -> P
     x = one.rounded(one.add("Flatten", x), 1 / 90)
     x = one.add("Gemm", x, one.weights(24, 64), one.bias(24), transB=1)
     one.nodes[-1].output[0] = "y"
-    return one.save(path, [("x", [1, 3, size, size])], [("y", [1, 24])])
+    model = one.model([("x", [1, 3, size, size])], [("y", [1, 24])])
+    path.write_bytes(model.SerializeToString())
+    return path

@@ -366,17 +366,23 @@ def test_planted_faults_are_recorded_and_the_job_finishes(
     assert left_over(str(farm["home"].root)) == []
 
 
+def _faster(farm: dict[str, Any], model: Path, trials: int) -> dict[str, Any]:
+    """What a job on `model` says, which has no failure, and is right and faster."""
+    submit = ("submit", model, "--targets", "llvm", "--trials", trials, "--json")
+    done = tunefarm(*submit, **farm["env"])
+    assert done.code == 0, done.err
+    row: dict[str, Any] = done.json["targets"]["llvm"]
+    assert row["verdict"] == "FASTER"
+    assert row["failures"] == {}
+    assert row["parity"]["passed"]
+    return row
+
+
 def test_a_model_in_half_precision(farm: dict[str, Any], tmp_path: Path) -> None:
     """Of a type that NumPy has not: in, out, and through every file between."""
     model = tmp_path / "half.onnx"
     onnx.save(narrowed(onnx.load(models.vector_dense(tmp_path / "m.onnx", 256)), "bfloat16"), model)
-    submit = ("submit", model, "--targets", "llvm", "--trials", 8, "--json")
-    done = tunefarm(*submit, **farm["env"])
-    assert done.code == 0, done.err
-    row = done.json["targets"]["llvm"]
-    assert row["verdict"] == "FASTER"
-    assert row["failures"] == {}
-    assert row["parity"]["passed"]
+    row = _faster(farm, model, trials=8)
     assert row["parity"]["max_rel_err"] <= rounding("bfloat16")
     given, made = tmp_path / "in.npz", tmp_path / "out.npz"
     np.savez(given, x=np.ones((1, 256), numpy_dtype("bfloat16")))
@@ -395,13 +401,7 @@ def test_a_model_in_half_precision(farm: dict[str, Any], tmp_path: Path) -> None
 def test_a_quantised_model(farm: dict[str, Any], tmp_path: Path) -> None:
     """Products of integers where the processor has an instruction for them, or else of floats."""
     model = quantised_network(tmp_path / "quantised.onnx", "int8")
-    submit = ("submit", model, "--targets", "llvm", "--trials", 24, "--json")
-    done = tunefarm(*submit, **farm["env"])
-    assert done.code == 0, done.err
-    row = done.json["targets"]["llvm"]
-    assert row["verdict"] == "FASTER"
-    assert row["failures"] == {}
-    assert row["parity"]["passed"]
+    row = _faster(farm, model, trials=24)
     seen = tunefarm("artifacts", "inspect", row["artifact"], "--json", **farm["env"])
     assert seen.json["computed_in"] == "int8"
     given, made = tmp_path / "in.npz", tmp_path / "out.npz"
