@@ -114,7 +114,20 @@ class Gpu:
         runtime = ctypes.CDLL(LIBRARY)
         self._clock = Clock(runtime, lambda stream: tvm_ffi.use_raw_stream(self.device, stream))
         self._copied: tuple[Any, Any] | None = None
+        self._try()
+
+    def _try(self) -> None:
+        """That it takes what it is given, moves it, and gives it back.
+
+        Raises:
+            Exception: it does not.
+        """
+        given = np.arange(1024, dtype="int32")
+        there = [tvm.runtime.empty(given.shape, "int32", self.device) for _ in range(2)]
+        there[0].copyfrom(given).copyto(there[1])
         self.device.sync()
+        if not np.array_equal(there[1].numpy(), given):
+            raise OSError("the GPU does not give back what it was given")
 
     def caches(self) -> tuple[int, int]:
         size = int(getattr(self.device, "l2_cache_size_bytes", 0) or 0) or 64 << 20

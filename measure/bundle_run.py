@@ -16,6 +16,7 @@ from tunefarm.devices.target import Target
 from tunefarm.errors import (
     ArtifactError,
     ArtifactIncompatible,
+    DeviceLost,
     Failure,
     FailureKind,
     TunefarmError,
@@ -65,6 +66,7 @@ def run_bundle(
 
     Raises:
         ArtifactTampered, ArtifactIncompatible: see `bundle`; nothing of it has been run then.
+        DeviceLost: the device does not answer any more; what it has said is in the report.
     """
     until = time.monotonic() + limit_s
     bundle = read_bundle(path)
@@ -149,6 +151,14 @@ class _Run:
                     self._save(self._part)
         except KeyboardInterrupt:
             self._say_how_far("interrupted", requests)
+        except DeviceLost:
+            if self._answers:
+                self._say_how_far("the device is lost", requests)
+                self._finish()
+            raise
+        return self._finish()
+
+    def _finish(self) -> Report:
         report = self._save(self._path)
         self._part.unlink(missing_ok=True)
         return report
@@ -170,9 +180,15 @@ class _Run:
         self._say(f"{why}: {len(self._answers)} of {len(requests)} are in the report")
 
     def _answer(self, request: Any) -> Any:
-        """What came of it, or that its process faults (a candidate's own faults are its answer)."""
+        """What came of it, or that its process faults (a candidate's own faults are its answer).
+
+        Raises:
+            DeviceLost: nothing will come of this one, nor of those after it.
+        """
         try:
             return getattr(self._runner, METHODS[type(request)])(request)
+        except DeviceLost:
+            raise
         except (TunefarmError, ChildTimeout, ChildDied, ChildError) as error:
             return Failure(FailureKind.CRASH, f"{type(error).__name__}: {error}"[:500])
 

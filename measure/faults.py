@@ -1,12 +1,52 @@
-"""What a child that ran a candidate may answer with instead of a result."""
+"""What a child that ran a candidate may answer with instead of a result; and what is no candidate's
+doing."""
 
 from __future__ import annotations
 
-from tunefarm.errors import Failure, FailureKind
+from typing import Any
+
+from tunefarm.errors import DeviceLost, Failure, FailureKind, last_line
 from tunefarm.measure.build import failure_of_death, is_memory_error
-from tunefarm.process import ChildDied, ChildError, ChildTimeout
+from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout, ChildUnready
 
 FAULTS = (ChildTimeout, ChildDied, ChildError)
+
+
+def ask(child: Child, request: Any, limit_s: float) -> Any:
+    """The answer of a child that opens its device, and tries it, before it is asked (`serve`).
+
+    Raises:
+        DeviceLost: the device does not answer, or does not any more after what was asked: nobody is
+            proven to be at fault.
+        ChildTimeout, ChildDied, ChildError: what was asked faults, and the device is well. The
+            child is another one then: after a fault on a GPU a process can do nothing more, and one
+            that computes nonsense may have written where it should not.
+    """
+    try:
+        return child.insist(request, limit_s)
+    except ChildUnready as error:
+        raise _lost(error) from error
+    except FAULTS:
+        child.kill()
+        ready(child)
+        raise
+
+
+def ready(child: Child) -> None:
+    """Returns when its device has answered.
+
+    Raises:
+        DeviceLost: it does not.
+    """
+    try:
+        child.warm()
+    except ChildUnready as error:
+        raise _lost(error) from error
+
+
+def _lost(error: ChildUnready) -> DeviceLost:
+    reason = last_line(error.tail) if error.tail else str(error)
+    return DeviceLost(f"the device does not answer: {reason}", hint="tunefarm doctor")
 
 
 def failure_of(error: ChildTimeout | ChildDied | ChildError, limit_s: float) -> Failure:

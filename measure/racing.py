@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tunefarm.errors import Failure, FailureKind
-from tunefarm.measure.faults import FAULTS, failure_of
+from tunefarm.measure.faults import FAULTS, ask, failure_of
 from tunefarm.measure.requests import KernelRace
 from tunefarm.process import Child
 
@@ -15,7 +15,11 @@ _Raced = tuple[dict[str, tuple[float, ...]], dict[str, Failure]]
 
 def race_kernel(child: Child, race: KernelRace) -> _Raced:
     """After a fault each candidate runs alone, so that what one of them does costs no other; where
-    no one faults alone, but they do together, nobody is proven."""
+    no one faults alone, but they do together, nobody is proven.
+
+    Raises:
+        DeviceLost: a fault took the device along, and nobody is proven.
+    """
     samples, fault = _attempt(child, race)
     if fault is None:
         return samples, _wrong_now(race, samples)
@@ -38,9 +42,8 @@ def race_kernel(child: Child, race: KernelRace) -> _Raced:
 def _attempt(child: Child, race: KernelRace) -> tuple[dict[str, tuple[float, ...]], Failure | None]:
     limit = 2 * race.protocol.run_limit_s
     try:
-        found = child.insist(race, limit)
+        found = ask(child, race, limit)
     except FAULTS as error:
-        child.kill()  # a fault on a GPU leaves a process that can do nothing more
         return {}, failure_of(error, limit)
     return {name: tuple(samples) for name, samples in found.items()}, None
 

@@ -9,7 +9,7 @@ from typing import Any
 from tunefarm.devices.here import RUNTIME_ONLY, only
 from tunefarm.errors import JobFailed
 from tunefarm.measure.facts import Checked, Raced, ScreenOutcome
-from tunefarm.measure.faults import FAULTS, failure_of
+from tunefarm.measure.faults import FAULTS, ask, failure_of, ready
 from tunefarm.measure.racing import race_kernel
 from tunefarm.measure.requests import (
     CheckRequest,
@@ -21,7 +21,7 @@ from tunefarm.measure.requests import (
     ScreenRequest,
 )
 from tunefarm.measure.steady import VARIABLE
-from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
+from tunefarm.process import Child
 
 MODEL_LIMIT_S = 900.0
 MODEL_WAIT_S = 5.0
@@ -38,7 +38,8 @@ def thread_env(threads: int) -> dict[str, str]:
 
 
 class Runner:
-    """Runs requests one at a time on a device of this machine; a fault costs its child.
+    """Runs requests one at a time on a device of this machine; a fault costs its child. Where the
+    device does not answer, before or after, all but `canary` and `conditions` raise `DeviceLost`.
 
     Args:
         threads: of the kernels' thread pool.
@@ -73,18 +74,19 @@ class Runner:
     def start(self) -> None:
         self._child.start()
 
+    def ready(self) -> None:
+        """Returns when the device has answered."""
+        ready(self._child)
+
     def screen(self, request: ScreenRequest) -> ScreenOutcome:
         limit = request.protocol.run_limit(request.incumbent_s)
         limit += STEADY_ALLOWANCE_S if VARIABLE in self._environment else 0.0
         try:
             if not request.make_reference:
-                self._child.insist(Prepare(request.facts, request.protocol.seeds), PREPARE_LIMIT_S)
-            return ScreenOutcome(self._child.insist(request, limit), None)
+                prepare = Prepare(request.facts, request.protocol.seeds)
+                ask(self._child, prepare, PREPARE_LIMIT_S)
+            return ScreenOutcome(ask(self._child, request, limit), None)
         except FAULTS as error:
-            if isinstance(error, ChildError):
-                # Whoever computes nonsense may have written where it should not: its inputs are
-                # everybody's, so they are made anew.
-                self._child.kill()
             return ScreenOutcome(None, failure_of(error, limit))
 
     def race(self, request: RaceRequest) -> Raced:
@@ -104,7 +106,7 @@ class Runner:
         """Samples of ``base`` and ``tuned`` in a fresh process, begun while all cores are there."""
         self.await_steady()
         with self._new_child() as child:
-            samples: dict[str, list[float]] = child.insist(request, MODEL_LIMIT_S)
+            samples: dict[str, list[float]] = ask(child, request, MODEL_LIMIT_S)
         return samples
 
     def check(self, request: CheckRequest) -> Checked:
@@ -116,8 +118,8 @@ class Runner:
         self.await_steady()
         try:
             with self._new_child() as child:
-                found: Checked = child.insist(request, MODEL_LIMIT_S)
-        except (ChildTimeout, ChildDied, ChildError) as error:
+                found: Checked = ask(child, request, MODEL_LIMIT_S)
+        except FAULTS as error:
             raise JobFailed(f"the compiled model cannot be checked: {error}") from error
         return found
 
@@ -127,8 +129,8 @@ class Runner:
         self.await_steady()
         try:
             with self._new_child() as child:
-                found: list[dict[str, list[float]]] = child.insist(request, MODEL_LIMIT_S)
-        except (ChildTimeout, ChildDied, ChildError):
+                found: list[dict[str, list[float]]] = ask(child, request, MODEL_LIMIT_S)
+        except FAULTS:
             return []
         return found
 
@@ -139,7 +141,7 @@ class Runner:
             try:
                 if self._child.call("steady", 30.0):
                     return True
-            except (ChildTimeout, ChildDied, ChildError):
+            except FAULTS:
                 self._child.kill()
             if time.monotonic() > until:
                 return False
@@ -152,7 +154,7 @@ class Runner:
         """
         try:
             answer: float = self._child.call("canary", 30.0)
-        except (ChildTimeout, ChildDied, ChildError):
+        except FAULTS:
             self._child.kill()
             return None
         return answer
@@ -161,7 +163,7 @@ class Runner:
         """Of the device itself, where it tells: clocks, temperature and the like."""
         try:
             found: dict[str, Any] = self._child.call("conditions", 30.0)
-        except (ChildTimeout, ChildDied, ChildError):
+        except FAULTS:
             self._child.kill()
             return {}
         return found

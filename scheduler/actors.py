@@ -234,11 +234,15 @@ class MeasureWorker(Worker):
         return super()._make(request, parcels, act)
 
     def ready(self) -> None:
-        """Returns once the device is this worker's."""
+        """Returns once the device is this worker's, and has answered.
+
+        Raises:
+            DeviceLost: it does not.
+        """
         while self._job is not None and not self._lock.acquire({"job": self._job}):
             time.sleep(LOCK_EVERY_S)
         self._job = None
-        self._runner.start()
+        self._runner.ready()
 
     def screen(self, request: ScreenRequest, parcels: Parcels = EMPTY) -> Made:
         """The outcome, and the block that it opens where a canary was due."""

@@ -16,7 +16,7 @@ import ray
 from tunefarm.devices.device import Device
 from tunefarm.devices.registry import register
 from tunefarm.devices.standing import Use, standing
-from tunefarm.errors import JobFailed, last_line
+from tunefarm.errors import JobFailed, TunefarmError, last_line
 from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
 from tunefarm.scheduler import actors, farm
@@ -239,6 +239,7 @@ class Fleet:
             return []
         if isinstance(who, str):
             self.joined.add(who)
+            del self._failures[who]
             if not self.has_had_a_unit:
                 self.has_had_a_unit = True
                 self.soon()  # for builders too
@@ -248,9 +249,11 @@ class Fleet:
 
     def _cannot_start(self, unit: str, error: ray.exceptions.RayError) -> list[Heard]:
         """It is tried again at the next look."""
-        reason = last_line(getattr(error, "cause", None) or error)
-        self.plan.say(f"{unit} cannot start: {reason}")
+        cause = getattr(error, "cause", None) or error
+        reason = cause.message if isinstance(cause, TunefarmError) else last_line(cause)
         self._failures[unit] += 1
+        if self._failures[unit].bit_count() == 1:  # ever more seldom: it may be away for hours
+            self.plan.say(f"{unit} cannot start: {reason}")
         if not self.has_had_a_unit and self._failures[unit] >= STARTS:
             raise JobFailed(
                 f"{unit} cannot start: {reason}", hint="tunefarm doctor, on its machine"

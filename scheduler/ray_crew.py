@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 
+from tunefarm.errors import DeviceLost
 from tunefarm.measure.build import BuildOutcome, BuildRequest
 from tunefarm.measure.runner import METHODS
 from tunefarm.scheduler import actors, farm
@@ -200,6 +201,8 @@ class RayCrew:
         except _DEATHS as error:  # a `RayTaskError` too, of what waited for one that died
             return self._death(asked, str(error).splitlines()[0])
         except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, DeviceLost):
+                return self._without_device(asked, error.cause)
             self._is_idle(asked)
             return [Raised(lease, error.cause or error)]
         except ray.exceptions.RayError as error:  # whatever Ray calls it: nobody has answered
@@ -219,6 +222,15 @@ class RayCrew:
                 self.fleet.replace_builder(worker)
             else:
                 self.fleet.idle.append(worker)
+
+    def _without_device(self, asked: _Asked, error: DeviceLost) -> list[Heard]:
+        """The unit leaves, with what it had in hand; the next look tries it again."""
+        assert isinstance(asked.assignment.instruction, Screen | RunProcess), "others ask no device"
+        unit = asked.assignment.instruction.unit
+        if self.fleet.units.get(unit) is not asked.worker:
+            return []  # gone, as was said
+        self.plan.say(f"{unit} leaves: {error.message}")
+        return self.fleet.drop_unit(unit)
 
     def _death(self, asked: _Asked, reason: str) -> list[Heard]:
         lease = asked.assignment.lease

@@ -79,7 +79,7 @@ class Stack:
         path.write_text(tvm.ir.save_json(module))
         args = tuple(argument_specs(module["main"]))
         facts = KernelFacts(name, args, 1e6, self.directory / f"{name}.npz")
-        built = self._build(path, HOST, UNTUNED)
+        built = self.build(path, HOST, UNTUNED)
         assert built.library is not None, built.failure
         made = self.host.screen(ScreenRequest(built.library, facts, PROTOCOL, None, True))
         assert made.failure is None, made.failure
@@ -87,11 +87,11 @@ class Stack:
 
     def screened(self, kernel: tuple[Path, KernelFacts], trace: str = UNTUNED) -> ScreenOutcome:
         path, facts = kernel
-        built = self._build(path, self.target, trace)
+        built = self.build(path, self.target, trace)
         assert built.library is not None, built.failure
         return self.gpu.screen(ScreenRequest(built.library, facts, PROTOCOL, None))
 
-    def _build(self, path: Path, target, trace: str) -> BuildOutcome:
+    def build(self, path: Path, target, trace: str) -> BuildOutcome:
         self._count += 1
         library = self.directory / f"{self._count}.so"
         return self.builder.build(BuildRequest(path, target, trace, library))

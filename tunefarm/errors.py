@@ -102,6 +102,10 @@ class NoDevice(TargetError):
     pass
 
 
+class DeviceLost(NoDevice):
+    """It was there, and does not answer any more, whatever it is asked."""
+
+
 class JobError(TunefarmError):
     exit_code = 5
 

@@ -58,6 +58,10 @@ class ChildDied(Exception):
         return f"{describe_exit(self.returncode)}{': ' + self.tail if self.tail else ''}"
 
 
+class ChildUnready(ChildDied):
+    """It went away, or hung, before it could be asked anything: no request is to blame."""
+
+
 def describe_exit(returncode: int) -> str:
     """-11 -> "killed by SIGSEGV", 3 -> "exit code 3"."""
     if returncode < 0:
@@ -117,12 +121,22 @@ class Child:
         self.starts += 1
 
     def warm(self, timeout: float = 120.0) -> None:
-        """Wait until the handler's module is imported."""
+        """Wait until the handler's module is imported.
+
+        Raises:
+            ChildUnready: it cannot be, or takes more than `timeout` seconds.
+        """
         self.start()
         assert self._connection is not None
-        if not self._warm:
+        if self._warm:
+            return
+        try:
             self._receive(time.monotonic() + timeout)
-            self._warm = True
+        except ChildTimeout:
+            raise ChildUnready(-signal.SIGKILL, f"not ready within {timeout:g} s") from None
+        except ChildDied as error:
+            raise ChildUnready(error.returncode, error.tail) from None
+        self._warm = True
 
     def call(self, request: Any, timeout: float) -> Any:
         """Answer to `request`. The limit, in seconds, starts when the child is warm.
@@ -131,7 +145,7 @@ class Child:
             TunefarmError: the handler raised one; it is raised here again.
             ChildError: the handler raised anything else.
             ChildTimeout: no answer in time.
-            ChildDied: the process ended first.
+            ChildDied: the process ended first; `ChildUnready` where it could not even begin.
         """
         self.warm()
         assert self._connection is not None

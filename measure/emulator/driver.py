@@ -19,12 +19,14 @@ from typing import Any
 
 from tunefarm.devices.device import EMULATED
 from tunefarm.measure.cuda import PTX_DIRECTORY
-from tunefarm.measure.emulator.stand_in import FUNCTIONS, GPU, TABLE
+from tunefarm.measure.emulator.stand_in import FUNCTIONS, GONE, GPU, TABLE
 
 INVALID, NOT_FOUND, NOT_PERMITTED, ILLEGAL_ADDRESS, NO_MEMORY = 1, 500, 900, 700, 2
+UNAVAILABLE = 46
 _WORDS = {
     NOT_FOUND: f"{PTX_DIRECTORY} has no PTX of it: was it set when it was built?".encode(),
     NO_MEMORY: b"out of memory",
+    UNAVAILABLE: b"the GPU of paper has fallen off its bus",
 }
 UUID = bytes(range(16))
 _CUDA = 13000
@@ -98,6 +100,8 @@ class Driver:
             return ctypes.CFUNCTYPE(_P, *types)(function)
 
         def called(*arguments: Any) -> int:
+            if self._is_gone():
+                return UNAVAILABLE
             if self._failed is not None and name.startswith(("cudaM", "cudaS", "cudaE", "cuL")):
                 return self._failed[0]
             try:
@@ -110,6 +114,11 @@ class Driver:
             return code
 
         return ctypes.CFUNCTYPE(returns, *types)(called)
+
+    @staticmethod
+    def _is_gone() -> bool:
+        """As a GPU is that has fallen off its bus: for all processes, whatever they ask."""
+        return os.path.exists(os.environ.get(GONE, ""))
 
     @property
     def machine(self) -> Any:

@@ -21,6 +21,9 @@ from tunefarm.measure.cuda import PTX_DIRECTORY
 GPU = "TUNEFARM_EMULATED_GPU"
 """Environment variable: the architecture of the GPU of paper, such as ``sm_80``."""
 
+GONE = "TUNEFARM_EMULATED_GPU_GONE"
+"""Environment variable: the GPU does not answer while there is a file of this name."""
+
 DRIVER, RUNTIME, MANAGEMENT = "libcuda.so.1", "libcudart.so.13", "libnvidia-ml.so.1"
 FUNCTIONS: dict[str, tuple[str, ...]] = {
     DRIVER: (

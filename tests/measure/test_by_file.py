@@ -23,7 +23,13 @@ from tunefarm.devices.device import Device
 from tunefarm.devices.here import device_here
 from tunefarm.devices.probe import probe
 from tunefarm.devices.target import make_target
-from tunefarm.errors import ArtifactIncompatible, ArtifactTampered, Failure, FailureKind
+from tunefarm.errors import (
+    ArtifactIncompatible,
+    ArtifactTampered,
+    DeviceLost,
+    Failure,
+    FailureKind,
+)
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Builder, BuildRequest, Library
 from tunefarm.measure.bundle import (
@@ -253,6 +259,33 @@ def test_a_process_that_falls_is_an_answer(paper, tmp_path: Path) -> None:
     answers = read_report(tmp_path / "report", root).answers
     assert all("SIGSEGV" in one.message for one in answers.values())
     assert len(answers) == 2
+
+
+def test_what_a_device_said_before_it_was_lost_is_in_the_report(paper, tmp_path: Path) -> None:
+    path, _, root, gpu = paper
+    report = tmp_path / "report"
+
+    class Lost(SimulatedDevice):
+        def screen(self, request: ScreenRequest) -> ScreenOutcome:
+            if self.asked:
+                raise DeviceLost("it has fallen off its bus")
+            return super().screen(request)
+
+    class Never(SimulatedDevice):
+        def screen(self, request: ScreenRequest) -> ScreenOutcome:
+            raise DeviceLost("it was never there")
+
+    said: list[str] = []
+    with pytest.raises(DeviceLost):
+        run_bundle(path, report, said.append, gpu, Never())
+    assert not report.exists(), "it has said nothing"
+    with pytest.raises(DeviceLost):
+        run_bundle(path, report, said.append, gpu, Lost())
+    assert "the device is lost: 1 of 2 are in the report" in said
+    assert read_report(report, root).answers.keys() == {0}, "nobody is blamed"
+    run_bundle(path, report, said.append, gpu, SimulatedDevice())
+    assert read_report(report, root).answers.keys() == {0, 1}
+    assert list(tmp_path.glob("*.part")) == []
 
 
 def test_equal_bundles_have_equal_bytes(paper, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_registers_change_hands_as_far_as_there_are_any(
     module = whole_attention("float16", 1, 1, (192, 512, columns, columns))
     point = POINT.format(warps, 1, keys, 2) + " cores=groups feed=engine"
     path, _ = stack.kernel(module)
-    built = stack._build(path, stack.target, trace_of(module, point))
+    built = stack.build(path, stack.target, trace_of(module, point))
     assert built.library is not None, built.failure
     (taken,) = built.library.resources
     assert (taken.registers, taken.spill_bytes) == (launched, 0)

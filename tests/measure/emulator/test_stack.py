@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.cuda import needs_compiler
-from tunefarm.errors import FailureKind
+from tunefarm.errors import DeviceLost, FailureKind
 
 pytestmark = [pytest.mark.tvm, needs_compiler]
 
@@ -105,6 +105,40 @@ def test_a_kernel_that_faults_ends_its_process_and_no_other_kernel(stack) -> Non
     assert after.failure is None, "the fault has spoilt the next one"
     assert after.screening is not None
     assert min(after.screening.samples) > 0
+
+
+def test_nobody_is_blamed_for_a_gpu_that_is_gone(stack, tmp_path, monkeypatch) -> None:
+    """It is looked at after every fault, before that is believed."""
+    from tests.paper_gpu import PROTOCOL, TARGET, product
+    from tunefarm.measure.emulator.stand_in import GONE
+    from tunefarm.measure.requests import RaceRequest, ScreenRequest
+    from tunefarm.measure.runner import Runner
+    from tunefarm.search.candidate import UNTUNED
+
+    path, facts = stack.kernel(product("float32", 32, 32, 32))
+    built = stack.build(path, TARGET, UNTUNED)
+    gone = tmp_path / "gone"
+    monkeypatch.setenv(GONE, str(gone))
+    gpu = Runner(2, PROTOCOL.memory_bytes, kind="cuda")
+    entries = (("one", built.library), ("two", built.library))
+    race = RaceRequest(((facts, entries),), PROTOCOL, 3, 0)
+    screen = ScreenRequest(built.library, facts, PROTOCOL, None)
+    try:
+        assert gpu.screen(screen).failure is None
+        gone.touch()
+        asked = (lambda: gpu.screen(screen), lambda: gpu.race(race), gpu.ready)
+        for ask in (asked[0], *asked):  # the first while its process runs
+            with pytest.raises(DeviceLost, match="fallen off its bus"):
+                ask()
+        assert gpu.canary() is None
+        gone.unlink()
+        gpu.ready()
+        assert gpu.screen(screen).failure is None
+        raced = gpu.race(race)
+        assert not raced.faults
+        assert raced.samples[facts.task].keys() == {"one", "two"}
+    finally:
+        gpu.close()
 
 
 def test_a_kernel_that_computes_something_else_is_told(stack) -> None:

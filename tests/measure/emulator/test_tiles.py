@@ -152,7 +152,7 @@ def test_factors_of_ten_bits_are_told_by_the_library(stack) -> None:
     path, _ = stack.kernel(module)
     traces = {TF32: trace_of(module, POINT.format("warps", 32, 32, 8, 3, 1, 1)), "": ""}
     for multiplies, trace in traces.items():
-        built = stack._build(path, stack.target, trace)
+        built = stack.build(path, stack.target, trace)
         assert built.library is not None
         assert built.library.multiplies == multiplies
     assert tolerance(TF32, 32).relative > 10 * tolerance("float32", 32).relative
