@@ -8,6 +8,7 @@
     ├── TargetError             exit 4
     │   ├── UnsupportedTarget       no such target here
     │   └── NoDevice                the target is known, no device is registered for it
+    │       └── DeviceLost              it was there, and does not answer any more
     ├── JobError                exit 5
     │   ├── JobFailed               no valid result
     │   ├── UnknownJob              no job of that name in this farm home
@@ -103,7 +104,7 @@ class NoDevice(TargetError):
 
 
 class DeviceLost(NoDevice):
-    """It was there, and does not answer any more, whatever it is asked."""
+    pass
 
 
 class JobError(TunefarmError):
