@@ -22,6 +22,7 @@ from onnx import helper
 
 from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.onnx_passes import Array, Graph, attribute
+from tunefarm.frontend.quantised_dynamic import DYNAMIC, spell_dynamic
 
 _SHIFT = 128
 """Between a number as int8 and as uint8."""
@@ -34,7 +35,7 @@ WHOLE = "QLinearConv", "QLinearMatMul"
 
 def is_quantised(model: onnx.ModelProto) -> bool:
     """Whether it computes in numbers of 8 bits."""
-    return any(node.op_type in (_QUANTISE, *WHOLE) for node in model.graph.node)
+    return any(node.op_type in (_QUANTISE, *WHOLE, *DYNAMIC) for node in model.graph.node)
 
 
 def for_unsigned(graph: Graph) -> None:
@@ -68,6 +69,7 @@ class _Scale:
 
 
 def _spell(graph: Graph, wanted: str) -> None:
+    spell_dynamic(graph, wanted)
     kinds = {node.op_type for node in graph.nodes}
     if not kinds & {_QUANTISE, _DEQUANTISE, *WHOLE}:
         return
