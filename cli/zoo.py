@@ -15,11 +15,11 @@ from tunefarm.cli.common import json_option, show_json
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the weights.")
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "float16", "bfloat16", "int8", "uint8"]),
+    type=click.Choice(["float32", "float16", "bfloat16", "int8", "uint8", "dynamic"]),
     default="float32",
     show_default=True,
     help="Of the weights, and of what goes in and comes out; int8 and uint8: quantised, that being "
-    "the type of what lies between operators.",
+    "the type of what lies between operators; dynamic: products of matrices, when it runs.",
 )
 @json_option
 def command(name: str | None, output: Path | None, seed: int, dtype: str, as_json: bool) -> None:

@@ -27,8 +27,6 @@ _QUANTISE, _MATRICES, _IMAGES = "DynamicQuantizeLinear", "MatMulInteger", "ConvI
 DYNAMIC = frozenset({_QUANTISE, _MATRICES, _IMAGES})
 _STEPS, _SHIFT = 255.0, 128.0
 """Between a tensor's smallest and largest number; between a number as uint8 and as int8."""
-_LEAST_SCALE = 1e-30
-"""Of a tensor that is zero everywhere."""
 _AXES_ARE_INPUTS = 18  # the opset since which those of reductions are
 
 
@@ -95,8 +93,9 @@ class _Speller:
             ends.append(self._emit("Clip", [end, *bounds], f"{at}{kind}0"))
         span = self._emit("Sub", ends, f"{at}span")
         step = self._emit("Div", [span, self._float(f"{at}steps", _STEPS)], f"{at}step")
-        least = self._float(f"{at}least", _LEAST_SCALE)
-        step = self._emit("Clip", [step, least], f"{at}scale")
+        empty = self._emit("Equal", [span, self._float(f"{at}nothing", 0.0)], f"{at}empty")
+        one = self._float(f"{at}one", 1.0)  # as ONNX Runtime has it; the standard is silent
+        step = self._emit("Where", [empty, one, step], f"{at}scale")
         below = self._emit("Neg", [self._emit("Div", [ends[1], step], f"{at}low")], f"{at}below")
         zero_float = self._emit("Round", [self._bounded(below, f"{at}inside")], f"{at}zero")
         steps = self._emit("Round", [self._emit("Div", [x, step], f"{at}by")], f"{at}rounded")
@@ -180,29 +179,48 @@ class _Speller:
     # ----------------------------------------------------------------------------- products
 
     def _product(self, node: onnx.NodeProto) -> bool:
-        """Whether it is spelled: the weights are constants, and the data has one zero."""
+        """Whether it is spelled: where each of both has one zero, or the weights are constants."""
         x, w, x_zero, w_zero = (*node.input, "", "")[:4]
-        weights = self._weights(node, w, w_zero)
-        zero = self._zero_of(x, x_zero)
-        if weights is None or zero is None:
-            return False
         (result,) = node.output
-        factors = self._float(f"{result}::weights", weights)
-        data = self._emit("Cast", [x], f"{result}::data", to=TensorProto.FLOAT)
-        if node.op_type == _IMAGES:
-            if zero:
-                data = self._emit("Sub", [data, zero], f"{result}::less")
-            made = self._emit("Conv", [data, factors], f"{result}::sums")
-            self._nodes[-1].attribute.extend(node.attribute)
+        zero, weights = self._zero_of(x, x_zero), self._weights(node, w, w_zero)
+        if zero is None:
+            return False
+        if node.op_type == _MATRICES and weights is not None:
+            made = self._by_constants(result, x, zero, weights)
         else:
-            made = self._emit("MatMul", [data, factors], f"{result}::sums")
-            if zero:
-                sums = weights.sum(axis=-2, keepdims=weights.ndim > 2, dtype=np.float64)
-                added = self._float(f"{result}::columns", sums)
-                added = self._emit("Mul", [zero, added], f"{result}::added")
-                made = self._emit("Sub", [made, added], f"{result}::float")
+            name = f"{result}::weights"
+            if weights is not None:
+                factors: str | None = self._float(name, weights)
+            else:
+                factors = self._less(w, self._zero_of(w, w_zero), name)
+            if factors is None:
+                return False
+            data = self._less(x, zero, f"{result}::data")
+            kind = "MatMul" if node.op_type == _MATRICES else "Conv"
+            made = self._emit(kind, [str(data), factors], f"{result}::sums")
+            self._nodes[-1].attribute.extend(node.attribute)
         self._in_floats(result, made)
         return True
+
+    def _by_constants(self, result: str, x: str, zero: str, weights: NDArray[np.float32]) -> str:
+        """Of the numbers as they are; what their zero adds to each column is taken off."""
+        factors = self._float(f"{result}::weights", weights)
+        data = self._emit("Cast", [x], f"{result}::data", to=TensorProto.FLOAT)
+        made = self._emit("MatMul", [data, factors], f"{result}::sums")
+        if not zero:
+            return made
+        sums = weights.sum(axis=-2, keepdims=weights.ndim > 2, dtype=np.float64)
+        added = self._emit("Mul", [zero, self._float(f"{result}::columns", sums)], f"{result}::of0")
+        return self._emit("Sub", [made, added], f"{result}::float")
+
+    def _less(self, tensor: str, zero: str | None, result: str) -> str | None:
+        """The numbers less their zero in float32, None where that is not known."""
+        if zero is None:
+            return None
+        if not zero:
+            return self._emit("Cast", [tensor], result, to=TensorProto.FLOAT)
+        whole = self._emit("Cast", [tensor], f"{result}-whole", to=TensorProto.FLOAT)
+        return self._emit("Sub", [whole, zero], result)
 
     def _weights(self, node: onnx.NodeProto, name: str, zero: str) -> NDArray[np.float32] | None:
         """Less their zeros, of which there may be one for each column; None where they are none of

@@ -14,8 +14,10 @@ import numpy as np
 import onnx
 from onnx import version_converter
 
-KINDS = ("uint8", "int8")
-"""Of the numbers between its operators; weights are of int8."""
+DYNAMIC = "dynamic"
+KINDS = ("uint8", "int8", DYNAMIC)
+"""Of the numbers between its operators; weights are of int8. `DYNAMIC`: of uint8, quantised by what
+is in them, around products of matrices alone."""
 _OPSET = 13
 """The first with a scale for each channel."""
 _SAMPLES = 4
@@ -25,7 +27,12 @@ def quantised(model: onnx.ModelProto, kind: str, seed: int = 0) -> onnx.ModelPro
     """The network with nodes that quantise around each operator, a scale for each filter, and
     ranges as a few random inputs have them, drawn from `seed`. Softmaxes stay as they are: a
     probability of one in a thousand is nothing in steps of 1/255."""
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (
+        QuantFormat,
+        QuantType,
+        quantize_dynamic,
+        quantize_static,
+    )
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     if next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")) < _OPSET:
@@ -39,6 +46,15 @@ def quantised(model: onnx.ModelProto, kind: str, seed: int = 0) -> onnx.ModelPro
         for place, node in enumerate(graph.node):
             node.name = f"{node.op_type}_{place}"  # which the tool knows nodes by
         onnx.save(named, prepared)
+        if kind == DYNAMIC:
+            quantize_dynamic(
+                prepared,
+                result,
+                weight_type=QuantType.QInt8,
+                per_channel=True,
+                op_types_to_quantize=["MatMul"],
+            )
+            return onnx.load(result)
         kinds = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
         quantize_static(
             prepared,

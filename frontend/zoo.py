@@ -74,7 +74,8 @@ def zoo_model(name: str, seed: int = 0) -> onnx.ModelProto:
 
 
 def write_zoo_model(name: str, path: Path, seed: int = 0, dtype: str = "float32") -> Path:
-    """The network in a file, its numbers of type `dtype`: of ``int8`` and ``uint8``, quantised."""
+    """The network in a file, its numbers of type `dtype`: of a
+    kind of `quantiser`'s, quantised."""
     model = zoo_model(name, seed)
     if dtype in KINDS:
         model = quantised(model, dtype, seed)

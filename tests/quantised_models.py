@@ -95,3 +95,77 @@ def network(path: Path, kind: str = "uint8", size: int = 14, seed: int = 0) -> P
     model = one.model([("x", [1, 3, size, size])], [("y", [1, 24])])
     path.write_bytes(model.SerializeToString())
     return path
+
+
+class Dynamic:
+    """A graph whose tensors are quantised by what is in them when it runs.
+
+    Args:
+        seed: of weights and scales.
+    """
+
+    def __init__(self, seed: int = 0, opset: int = 13) -> None:
+        self.draw, self.opset = np.random.default_rng(seed), opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def add(self, kind: str, *inputs: str, results: int = 1, **attributes) -> str:
+        names = [f"t{len(self.nodes)}{end}" for end in ("", "s", "z")[:results]]
+        self.nodes.append(helper.make_node(kind, list(inputs), names, **attributes))
+        return names[0]
+
+    def constant(self, values) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(values), name))
+        return name
+
+    def quantised(self, x: str) -> str:
+        """Its scale and its zero have the same name with an s and a z behind it."""
+        return self.add("DynamicQuantizeLinear", x, results=3)
+
+    def weights(self, *shape: int, zeros: int = 0) -> tuple[str, str]:
+        """Of int8 without zeros, or of uint8 with one for each column."""
+        if not zeros:
+            return self.constant(self.draw.integers(-127, 128, shape).astype(np.int8)), ""
+        zero = self.draw.integers(120, 128, zeros).astype(np.uint8)
+        numbers = self.draw.integers(10, 246, shape).astype(np.uint8)
+        return self.constant(numbers), self.constant(zero)
+
+    def dense(self, x: str, depth: int, columns: int, zeros: bool = False) -> str:
+        """A product of what was quantised as `x`, scaled, with a bias."""
+        w, w_zero = self.weights(depth, columns, zeros=columns if zeros else 0)
+        operands = (x, w, f"{x}z", w_zero) if zeros else (x, w, f"{x}z")
+        made = self.add("MatMulInteger", *operands)
+        scale = self.constant(self.draw.uniform(0.001, 0.003, columns).astype(np.float32))
+        by = self.add("Mul", f"{x}s", scale)
+        made = self.add("Mul", self.add("Cast", made, to=TensorProto.FLOAT), by)
+        bias = self.constant(self.draw.normal(0, 0.3, columns).astype(np.float32))
+        return self.add("Add", made, bias)
+
+    def model(self, inputs, outputs) -> onnx.ModelProto:
+        """Outputs: (name, shape, type) each."""
+        graph = helper.make_graph(
+            self.nodes,
+            "dynamic",
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs],
+            [helper.make_tensor_value_info(n, t, s) for n, s, t in outputs],
+            self.constants,
+        )
+        opsets = [helper.make_opsetid("", self.opset)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        onnx.checker.check_model(model)
+        return model
+
+
+def dynamic(path: Path, rows: int = 6, opset: int = 13, seed: int = 0) -> Path:
+    """Two products of one tensor, and one of what they make together."""
+    one = Dynamic(seed, opset)
+    x = one.quantised("x")
+    left, right = one.dense(x, 32, 64), one.dense(x, 32, 64, zeros=True)
+    x = one.quantised(one.add("Relu", one.add("Add", left, right)))
+    y = one.dense(x, 64, 16)
+    one.nodes[-1].output[0] = "y"
+    assert y
+    model = one.model([("x", [1, rows, 32])], [("y", [1, rows, 16], TensorProto.FLOAT)])
+    path.write_bytes(model.SerializeToString())
+    return path

@@ -163,14 +163,19 @@ def test_a_quantised_networks_products_are_right(stack, tmp_path: Path) -> None:
     """Images of integers around which there is what stands for nothing, and what follows them."""
     from tests.bench import imported
     from tests.paper_gpu import checked
-    from tests.quantised_models import network
+    from tests.quantised_models import dynamic, network
     from tunefarm.search import replay
     from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
 
-    program = imported(tmp_path, network(tmp_path / "m.onnx"), stack.target)
-    tasks = [task for task in program.tasks if "_lines" in task.name]
-    assert len(tasks) == 5
-    for task in tasks:
+    pairs = []
+    for make, most in ((network, 5), (dynamic, 1)):
+        directory = tmp_path / make.__name__
+        directory.mkdir()
+        program = imported(directory, make(directory / "m.onnx"), stack.target)
+        tasks = [task for task in program.tasks if "_lines" in task.name]
+        pairs += [(program, task) for task in tasks[:most]]
+    assert len(pairs) == 5 + 1
+    for program, task in pairs:
         workload = replay.load_workload(program.workload(task.id))
         space = TENSOR_TILES.space(workload, stack.target)
         assert space is not None, task.name

@@ -1,0 +1,150 @@
+"""Models whose tensors are quantised by what is in them: spelled, they compute the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+from tests.quantised_models import Dynamic, dynamic
+from tunefarm.frontend import quantised
+from tunefarm.frontend.onnx_passes import PASSES, Graph
+
+DATA = {
+    "of both signs": lambda draw, shape: draw.standard_normal(shape),
+    "all above zero": lambda draw, shape: draw.uniform(3, 4, shape),
+    "all below zero": lambda draw, shape: -draw.uniform(3, 4, shape),
+    "nothing": lambda draw, shape: np.zeros(shape),
+}
+
+
+def outputs_of(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """By ONNX Runtime without optimisation."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, ["CPUExecutionProvider"]
+    )
+    return session.run(None, inputs)
+
+
+def spelled(model: onnx.ModelProto, target: str) -> Graph:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph = Graph(copy)
+    for one in (*PASSES, quantised.PASSES[target]):
+        one(graph)
+    return graph
+
+
+def look_alike(model: onnx.ModelProto, target: str, shape: tuple[int, ...]) -> Graph:
+    """That the spelled model computes what it did, whatever is put in; exactly, for sums are whole
+    numbers that float32 holds."""
+    graph = spelled(model, target)
+    made = graph.store()
+    onnx.checker.check_model(made)
+    for make in DATA.values():
+        given = {"x": make(np.random.default_rng(3), shape).astype(np.float32)}
+        for want, got in zip(outputs_of(model, given), outputs_of(made, given), strict=True):
+            assert want.dtype == got.dtype
+            assert want.shape == got.shape
+            np.testing.assert_array_equal(got, want)
+    return graph
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize(("target", "kind"), [("llvm", "UINT8"), ("cuda", "INT8")])
+def test_a_network_computes_the_same(tmp_path: Path, target: str, kind: str, opset: int) -> None:
+    model = onnx.load(dynamic(tmp_path / "m.onnx", opset=opset))
+    assert quantised.is_quantised(model)
+    graph = look_alike(model, target, (1, 6, 32))
+    counts = Counter(node.op_type for node in graph.nodes)
+    assert counts["MatMul"] == 3
+    assert not {"DynamicQuantizeLinear", "MatMulInteger", "Squeeze"} & set(counts)
+    narrow = [n.attribute[0].i for n in graph.nodes if n.output[0] in ("t0", "t13")]
+    assert set(narrow) <= {getattr(TensorProto, kind)}
+    assert narrow
+
+
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_what_others_read_is_what_it_was(target: str) -> None:
+    """Numbers, scale, zero and whole sums that leave the model, and numbers that something else
+    reads or moves."""
+    one = Dynamic()
+    x = one.quantised("x")
+    w, _ = one.weights(8, 4)
+    one.add("MatMulInteger", x, w, f"{x}z")
+    one.nodes[-1].output[0] = "sums"
+    back = one.add("DequantizeLinear", x, f"{x}s", f"{x}z")
+    one.add("MatMul", back, one.constant(one.draw.normal(size=(8, 2)).astype(np.float32)))
+    one.nodes[-1].output[0] = "floats"
+    z = one.quantised(one.add("Neg", "x"))
+    turned = one.add("Transpose", z, perm=[0, 2, 1])
+    one.add("MatMulInteger", turned, one.weights(5, 3)[0], f"{z}z")
+    one.nodes[-1].output[0] = "moved"
+    floats, whole = TensorProto.FLOAT, TensorProto.INT32
+    outputs = [
+        ("sums", [2, 5, 4], whole),
+        ("floats", [2, 5, 2], floats),
+        ("moved", [2, 8, 3], whole),
+        (f"{x}s", [], floats),
+        (f"{x}z", [], TensorProto.UINT8),
+        (x, [2, 5, 8], TensorProto.UINT8),
+    ]
+    look_alike(one.model([("x", [2, 5, 8])], outputs), target, (2, 5, 8))
+
+
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_products_of_two_tensors_and_images_are_computed_in_floating_point(target: str) -> None:
+    """An image's border is its zero."""
+    one = Dynamic()
+    x = one.quantised("x")
+    y = one.quantised(one.add("Transpose", one.add("Neg", "x"), perm=[0, 1, 3, 2]))
+    one.add("MatMulInteger", x, y, f"{x}z", f"{y}z")
+    one.nodes[-1].output[0] = "both"
+    w, w_zero = one.weights(4, 2, 3, 3, zeros=1)
+    one.add("ConvInteger", x, w, f"{x}z", w_zero, pads=[1, 1, 1, 1], strides=[2, 2])
+    one.nodes[-1].output[0] = "image"
+    outputs = [
+        ("both", [1, 2, 6, 6], TensorProto.INT32),
+        ("image", [1, 4, 3, 4], TensorProto.INT32),
+    ]
+    look_alike(one.model([("x", [1, 2, 6, 7])], outputs), target, (1, 2, 6, 7))
+
+
+def test_zeros_that_are_not_known_or_several_stay_as_they_are() -> None:
+    one = Dynamic()
+    x = one.quantised("x")
+    w, _ = one.weights(8, 4)
+    rows = one.constant(np.arange(5, dtype=np.uint8))
+    one.add("MatMulInteger", x, w, rows)
+    model = one.model([("x", [5, 8])], [("t1", [5, 4], TensorProto.INT32)])
+    graph = spelled(model, "llvm")
+    assert "MatMulInteger" in {node.op_type for node in graph.nodes}
+
+
+@pytest.mark.tvm
+def test_its_products_are_kernels_of_integers(tmp_path: Path) -> None:
+    from tests.bench import imported
+    from tunefarm.devices.target import parse_target
+
+    target = parse_target("llvm:mcpu=cascadelake:num-cores=2")
+    program = imported(tmp_path, dynamic(tmp_path / "m.onnx"), target)
+    products = [task for task in program.tasks if "fours" in task.name]
+    assert sum(task.weight for task in products) == 3
+    assert program.precision == "int8"
+
+
+def test_the_zoo_has_such_networks(tmp_path: Path) -> None:
+    from tunefarm.frontend.zoo import write_zoo_model
+
+    model = onnx.load(write_zoo_model("encoder", tmp_path / "m.onnx", dtype="dynamic"))
+    before = Counter(node.op_type for node in model.graph.node)
+    after = Counter(node.op_type for node in spelled(model, "llvm").nodes)
+    assert before["MatMulInteger"] == 24
+    assert after["MatMul"] == before["MatMul"] + before["MatMulInteger"]
