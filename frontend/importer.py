@@ -231,7 +231,7 @@ def _precision(types: frozenset[str], target: Target) -> str:
 def _check_operators(model: onnx.ModelProto) -> None:
     from tunefarm.frontend import relax_passes
 
-    known = relax_passes.importable_operators() | set(quantised.WHOLE)
+    known = relax_passes.importable_operators() | quantised.SPELLED
     for node in model.graph.node:
         if node.op_type not in known:
             domain = f"{node.domain}." if node.domain else ""

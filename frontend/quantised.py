@@ -31,11 +31,13 @@ _MOVES = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Un
 _QUANTISE, _DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
 WHOLE = "QLinearConv", "QLinearMatMul"
 """Operators that are a quantised product in one."""
+SPELLED = DYNAMIC | {*WHOLE}
+"""Operators that are others, once these passes have run."""
 
 
 def is_quantised(model: onnx.ModelProto) -> bool:
     """Whether it computes in numbers of 8 bits."""
-    return any(node.op_type in (_QUANTISE, *WHOLE, *DYNAMIC) for node in model.graph.node)
+    return any(node.op_type in (_QUANTISE, *SPELLED) for node in model.graph.node)
 
 
 def for_unsigned(graph: Graph) -> None:

@@ -58,7 +58,7 @@ def look_alike(model: onnx.ModelProto, target: str, shape: tuple[int, ...]) -> G
 
 
 @pytest.mark.parametrize("opset", [13, 18])
-@pytest.mark.parametrize(("target", "kind"), [("llvm", "UINT8"), ("cuda", "INT8")])
+@pytest.mark.parametrize(("target", "kind"), [("llvm", "uint8"), ("cuda", "int8")])
 def test_a_network_computes_the_same(tmp_path: Path, target: str, kind: str, opset: int) -> None:
     model = onnx.load(dynamic(tmp_path / "m.onnx", opset=opset))
     assert quantised.is_quantised(model)
@@ -66,9 +66,8 @@ def test_a_network_computes_the_same(tmp_path: Path, target: str, kind: str, ops
     counts = Counter(node.op_type for node in graph.nodes)
     assert counts["MatMul"] == 3
     assert not {"DynamicQuantizeLinear", "MatMulInteger", "Squeeze"} & set(counts)
-    narrow = [n.attribute[0].i for n in graph.nodes if n.output[0] in ("t0", "t13")]
-    assert set(narrow) <= {getattr(TensorProto, kind)}
-    assert narrow
+    zeros = [graph.constants[n.input[2]] for n in graph.nodes if n.op_type == "QuantizeLinear"]
+    assert [zero.dtype.name for zero in zeros] == [kind, kind]
 
 
 @pytest.mark.parametrize("target", ["llvm", "cuda"])
@@ -87,11 +86,22 @@ def test_what_others_read_is_what_it_was(target: str) -> None:
     turned = one.add("Transpose", z, perm=[0, 2, 1])
     one.add("MatMulInteger", turned, one.weights(5, 3)[0], f"{z}z")
     one.nodes[-1].output[0] = "moved"
+    bare = one.add("MatMulInteger", z, one.weights(8, 4)[0])  # as if its zero were nothing
+    one.nodes[-1].output[0] = "bare"
+    assert bare
+    flat = one.quantised("x")
+    rows = one.add("Reshape", flat, one.constant(np.array([10, 8])))
+    by = one.add("Mul", f"{flat}s", one.constant(np.full(4, 0.5, np.float32)))
+    sums = one.add("MatMulInteger", rows, one.weights(8, 4)[0], f"{flat}z")
+    one.add("Mul", one.add("Cast", sums, to=TensorProto.FLOAT), by)
+    one.nodes[-1].output[0] = "flat"
     floats, whole = TensorProto.FLOAT, TensorProto.INT32
     outputs = [
         ("sums", [2, 5, 4], whole),
         ("floats", [2, 5, 2], floats),
         ("moved", [2, 8, 3], whole),
+        ("bare", [2, 5, 4], whole),
+        ("flat", [10, 4], floats),
         (f"{x}s", [], floats),
         (f"{x}z", [], TensorProto.UINT8),
         (x, [2, 5, 8], TensorProto.UINT8),
@@ -100,21 +110,38 @@ def test_what_others_read_is_what_it_was(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["llvm", "cuda"])
-def test_products_of_two_tensors_and_images_are_computed_in_floating_point(target: str) -> None:
-    """An image's border is its zero."""
+def test_products_of_two_tensors_are_computed_in_floating_point(target: str) -> None:
     one = Dynamic()
     x = one.quantised("x")
     y = one.quantised(one.add("Transpose", one.add("Neg", "x"), perm=[0, 1, 3, 2]))
     one.add("MatMulInteger", x, y, f"{x}z", f"{y}z")
-    one.nodes[-1].output[0] = "both"
-    w, w_zero = one.weights(4, 2, 3, 3, zeros=1)
-    one.add("ConvInteger", x, w, f"{x}z", w_zero, pads=[1, 1, 1, 1], strides=[2, 2])
-    one.nodes[-1].output[0] = "image"
-    outputs = [
-        ("both", [1, 2, 6, 6], TensorProto.INT32),
-        ("image", [1, 4, 3, 4], TensorProto.INT32),
-    ]
+    one.nodes[-1].output[0] = "y"
+    outputs = [("y", [1, 2, 6, 6], TensorProto.INT32)]
     look_alike(one.model([("x", [1, 2, 6, 7])], outputs), target, (1, 2, 6, 7))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"pads": [1, 1, 1, 1]},
+        {"pads": [2, 0, 1, 3], "strides": [2, 1], "dilations": [1, 2]},
+        {"auto_pad": "SAME_UPPER"},
+        {"group": 2, "pads": [1, 1, 1, 1]},
+    ],
+)
+@pytest.mark.parametrize("zeros", [0, 1])
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_the_border_of_an_image_is_its_zero(target: str, zeros: int, how: dict) -> None:
+    one = Dynamic()
+    x = one.quantised("x")
+    channels = 4 // how.get("group", 1)
+    w, w_zero = one.weights(6, channels, 3, 3, zeros=zeros)
+    one.add("ConvInteger", *(x, w, f"{x}z", w_zero)[: 3 + bool(zeros)], **how)
+    one.nodes[-1].output[0] = "y"
+    shape = (1, 4, 8, 9)
+    model = one.model([("x", list(shape))], [("y", [None] * 4, TensorProto.INT32)])
+    look_alike(model, target, shape)
 
 
 def test_zeros_that_are_not_known_or_several_stay_as_they_are() -> None:
@@ -138,6 +165,28 @@ def test_its_products_are_kernels_of_integers(tmp_path: Path) -> None:
     products = [task for task in program.tasks if "fours" in task.name]
     assert sum(task.weight for task in products) == 3
     assert program.precision == "int8"
+
+
+@pytest.mark.tvm
+def test_so_are_its_convolutions_with_channels_last(tmp_path: Path) -> None:
+    from tunefarm.devices.target import parse_target
+    from tunefarm.frontend.importer import ImportRequest, import_model
+
+    one, x = Dynamic(), "x"
+    for channels in (8, 16):
+        x = one.quantised(x)
+        w, _ = one.weights(16, channels, 3, 3)
+        sums = one.add("ConvInteger", x, w, f"{x}z", pads=[1, 1, 1, 1])
+        by = one.add("Mul", f"{x}s", one.constant(np.float32(0.01)))
+        x = one.add("Relu", one.add("Mul", one.add("Cast", sums, to=TensorProto.FLOAT), by))
+    one.nodes[-1].output[0] = "y"
+    model = one.model([("x", [1, 8, 9, 9])], [("y", [1, 16, 9, 9], TensorProto.FLOAT)])
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    target = parse_target("llvm:mcpu=cascadelake:num-cores=2")
+    request = ImportRequest(path, tmp_path / "program", target, layout="NHWC")
+    tasks = import_model(request).tasks
+    assert sum(task.weight for task in tasks if "conv2d_fours" in task.name) == 2, tasks
 
 
 def test_the_zoo_has_such_networks(tmp_path: Path) -> None:
