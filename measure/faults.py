@@ -3,6 +3,7 @@ doing."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from tunefarm.errors import DeviceLost, Failure, FailureKind, last_line
@@ -10,6 +11,8 @@ from tunefarm.measure.build import failure_of_death, is_memory_error
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout, ChildUnready
 
 FAULTS = (ChildTimeout, ChildDied, ChildError)
+TRIES, PAUSE_S = 3, 1.0
+"""How often a device is asked to open, and how long after it did not."""
 
 
 def ask(child: Child, request: Any, limit_s: float) -> Any:
@@ -22,10 +25,9 @@ def ask(child: Child, request: Any, limit_s: float) -> Any:
             child is another one then: after a fault on a GPU a process can do nothing more, and one
             that computes nonsense may have written where it should not.
     """
+    ready(child)
     try:
         return child.insist(request, limit_s)
-    except ChildUnready as error:
-        raise _lost(error) from error
     except FAULTS:
         child.kill()
         ready(child)
@@ -33,20 +35,22 @@ def ask(child: Child, request: Any, limit_s: float) -> Any:
 
 
 def ready(child: Child) -> None:
-    """Returns when its device has answered.
+    """Returns when its device has answered. Of one that may have a single user at a time the last
+    one, who was ended just now, may not be gone yet: it is asked `TRIES` times.
 
     Raises:
-        DeviceLost: it does not.
+        DeviceLost: it does not answer.
     """
-    try:
-        child.warm()
-    except ChildUnready as error:
-        raise _lost(error) from error
-
-
-def _lost(error: ChildUnready) -> DeviceLost:
-    reason = last_line(error.tail) if error.tail else str(error)
-    return DeviceLost(f"the device does not answer: {reason}", hint="tunefarm doctor")
+    for left in reversed(range(TRIES)):
+        try:
+            return child.warm()
+        except ChildUnready as error:
+            if not left:
+                reason = last_line(error.tail) if error.tail else str(error)
+                raise DeviceLost(
+                    f"the device does not answer: {reason}", hint="tunefarm doctor"
+                ) from error
+            time.sleep(PAUSE_S)
 
 
 def failure_of(error: ChildTimeout | ChildDied | ChildError, limit_s: float) -> Failure:

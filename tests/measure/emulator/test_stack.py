@@ -110,6 +110,7 @@ def test_a_kernel_that_faults_ends_its_process_and_no_other_kernel(stack) -> Non
 def test_nobody_is_blamed_for_a_gpu_that_is_gone(stack, tmp_path, monkeypatch) -> None:
     """It is looked at after every fault, before that is believed."""
     from tests.paper_gpu import PROTOCOL, TARGET, product
+    from tunefarm.measure import faults
     from tunefarm.measure.emulator.stand_in import GONE
     from tunefarm.measure.requests import RaceRequest, ScreenRequest
     from tunefarm.measure.runner import Runner
@@ -119,6 +120,7 @@ def test_nobody_is_blamed_for_a_gpu_that_is_gone(stack, tmp_path, monkeypatch) -
     built = stack.build(path, TARGET, UNTUNED)
     gone = tmp_path / "gone"
     monkeypatch.setenv(GONE, str(gone))
+    monkeypatch.setattr(faults, "TRIES", 1)
     gpu = Runner(2, PROTOCOL.memory_bytes, kind="cuda")
     entries = (("one", built.library), ("two", built.library))
     race = RaceRequest(((facts, entries),), PROTOCOL, 3, 0)
