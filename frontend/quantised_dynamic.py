@@ -33,7 +33,8 @@ _AXES_ARE_INPUTS = 18  # the opset since which those of reductions are
 
 
 def spell_dynamic(graph: Graph, wanted: str) -> None:
-    """
+    """Writes the operators of `DYNAMIC` anew, all but those whose zeros are not known.
+
     Args:
         wanted: of the data of products, ``uint8`` or ``int8``.
     """
@@ -167,8 +168,18 @@ class _Speller:
             reader.op_type in _PRODUCTS
             and (reader.input[0], *reader.input[2:3]) == (numbers, zero)
             and {numbers, zero}.isdisjoint((reader.input[1], *reader.input[3:]))
+            and self._has_known_weights(reader)
             for reader in self._readers[name]
         )
+
+    def _has_known_weights(self, node: onnx.NodeProto) -> bool:
+        """As far as a product of a tensor and its own zero can be spelled."""
+        w, zero = (*node.input[1:2], *node.input[3:], "")[:2]
+        known = self._graph.constants
+        if not zero or (zero in known and (w in known or known[zero].size == 1)):
+            return True
+        maker = self._makers.get(zero)
+        return w not in known and maker is not None and maker.op_type == _QUANTISE
 
     # ----------------------------------------------------------------------------- products
 

@@ -8,6 +8,36 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tunefarm.frontend import quantised
+from tunefarm.frontend.onnx_passes import PASSES, Graph
+
+
+def outputs_of(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """By ONNX Runtime without optimisation."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, ["CPUExecutionProvider"]
+    )
+    return session.run(None, inputs)
+
+
+def spelled_as(model: onnx.ModelProto, target: str) -> Graph:
+    """The model, which is changed, as a target's kind has it before the import."""
+    graph = Graph(model)
+    for one in (*PASSES, quantised.PASSES[target]):
+        one(graph)
+    return graph
+
+
+def copied(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
 
 class Quantised:
     """A graph that grows, its tensors quantised where one asks for it.

@@ -12,34 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.quantised_models import Quantised, network
+from tests.quantised_models import Quantised, copied, network, outputs_of, spelled_as
 from tunefarm.frontend import quantised
-from tunefarm.frontend.onnx_passes import PASSES, Graph
+from tunefarm.frontend.onnx_passes import Graph
 
 
-def _outputs(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, ["CPUExecutionProvider"]
-    )
-    return session.run(None, {"x": x})[0]
-
-
-def _spelled(model: onnx.ModelProto, kind: str) -> Graph:
-    graph = Graph(model)
-    for one in (*PASSES, quantised.PASSES[kind]):
-        one(graph)
-    return graph
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
+def first_output(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    return outputs_of(model, {"x": x})[0]
 
 
 def _loaded(path: Path) -> onnx.ModelProto:
@@ -50,7 +29,7 @@ def _loaded(path: Path) -> onnx.ModelProto:
 @pytest.mark.parametrize("kind", ["uint8", "int8"])
 def test_the_spelled_network_computes_the_same(tmp_path: Path, kind: str, target: str) -> None:
     model = network(tmp_path / "m.onnx", kind)
-    graph = _spelled(_loaded(model), target)
+    graph = spelled_as(_loaded(model), target)
     counts = Counter(node.op_type for node in graph.nodes)
     # Pool, concatenation and flattening are of 8 bits, each product of whole numbers.
     makers = {name: node for node in graph.nodes for name in node.output}
@@ -72,7 +51,7 @@ def test_the_spelled_network_computes_the_same(tmp_path: Path, kind: str, target
     store = graph.store()
     for seed in range(4):
         x = np.random.default_rng(seed).uniform(-1, 1, (1, 3, 14, 14)).astype(np.float32)
-        got, want = _outputs(store, x), _outputs(_loaded(model), x)
+        got, want = first_output(store, x), first_output(_loaded(model), x)
         assert want.std() > 0.1
         # A step of one of 64 numbers, times a weight, is what a flipped half would make.
         assert np.abs(got - want).max() < 0.05 * want.std()
@@ -101,12 +80,12 @@ def test_a_convolution_of_any_zero_and_padding(
     y = one.rounded(one.add("Relu", y) if relu else y, 1 / 40, last)
     one.nodes[-1].output[0] = "y"
     model = one.model([("x", [1, channels, 7, 6])], [("y", ["n", "c", "h", "w"])])
-    kept = _copy(model)
-    spelled = _spelled(model, target)
+    kept = copied(model)
+    spelled = spelled_as(model, target)
     (product,) = (n for n in spelled.nodes if n.op_type == "Conv")
     assert product.input[1] in spelled.constants
     x = np.random.default_rng(seed).uniform(-1.5, 1.5, (1, channels, 7, 6)).astype(np.float32)
-    steps = (_outputs(spelled.store(), x) - _outputs(kept, x)) * 40
+    steps = (first_output(spelled.store(), x) - first_output(kept, x)) * 40
     # Halves are rounded up or down as the last bit of a sum has it: a step, and seldom.
     assert np.abs(steps).max() < 1.5
     assert (np.abs(steps) > 0.5).mean() <= 0.02
@@ -161,13 +140,13 @@ def test_products_of_matrices_in_one_node_are_spelled_too() -> None:
 def _spelled_apart(model: onnx.ModelProto, x: np.ndarray, step: float, product: str) -> None:
     """That a product in one node becomes one of whole numbers, and computes the same: but for
     halves, which are rounded up or down as the last bit of a sum has it."""
-    kept = _copy(model)
-    spelled = _spelled(model, "llvm")
+    kept = copied(model)
+    spelled = spelled_as(model, "llvm")
     assert not {node.op_type for node in spelled.nodes} & set(quantised.WHOLE)
     (made,) = (node for node in spelled.nodes if node.op_type == product)
     weights = spelled.constants[made.input[1]]
     assert np.array_equal(weights, np.rint(weights))
-    steps = (_outputs(spelled.store(), x) - _outputs(kept, x)) / step
+    steps = (first_output(spelled.store(), x) - first_output(kept, x)) / step
     assert np.abs(steps).max() < 1.5
     assert (np.abs(steps) > 0.5).mean() <= 0.02
 
@@ -189,11 +168,11 @@ def test_a_bias_for_each_element_stays_with_its_product() -> None:
         helper.make_node("Gemm", ["d", "v", "b"], ["y"]),
     ]
     model = _model(nodes, constants, (5, 12), (5, 8))
-    kept = _copy(model)
-    spelled = _spelled(model, "llvm")
+    kept = copied(model)
+    spelled = spelled_as(model, "llvm")
     assert any(node.op_type == "Gemm" for node in spelled.nodes)
     x = draw.uniform(0, 4, (5, 12)).astype(np.float32)
-    np.testing.assert_allclose(_outputs(spelled.store(), x), _outputs(kept, x), rtol=1e-5)
+    np.testing.assert_allclose(first_output(spelled.store(), x), first_output(kept, x), rtol=1e-5)
 
 
 def _model(nodes, constants, given, made) -> onnx.ModelProto:
@@ -233,7 +212,7 @@ def test_what_is_not_known_before_the_run_stays(tmp_path: Path) -> None:
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    spelled = _spelled(model, "cuda")
+    spelled = spelled_as(model, "cuda")
     assert [node.op_type for node in spelled.nodes] == [node.op_type for node in nodes]
     assert [list(node.input) for node in spelled.nodes] == [list(node.input) for node in nodes]
 
