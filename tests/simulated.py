@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from tunefarm.measure.facts import Screening, ScreenOutcome
+from dataclasses import replace
+from pathlib import Path
+
+from tests.bench import PROTOCOL
+from tunefarm.frontend.program import TensorSpec
+from tunefarm.measure.build import Library
+from tunefarm.measure.facts import KernelFacts, Screening, ScreenOutcome
 from tunefarm.measure.requests import ScreenRequest
+
+X = (TensorSpec("x", (4,), "float32"), TensorSpec("y", (4,), "float32"))
 
 
 class SimulatedDevice:
@@ -30,3 +38,13 @@ class SimulatedDevice:
         else:
             assert request.facts.reference.read_bytes() == b"a reference"
         return ScreenOutcome(Screening((0.5, 0.25, 0.5), False), None)
+
+
+def requests_on_paper(root: Path) -> list[ScreenRequest]:
+    """A kernel untuned and once more, with a library that is none."""
+    facts = KernelFacts("a" * 16, X, 8.0, root / "reference" / "a.npz", (), 12)
+    library = Library(root / "candidates" / "c.so", ())
+    library.path.parent.mkdir(parents=True)
+    library.path.write_bytes(b"a library")
+    untuned = ScreenRequest(library, facts, PROTOCOL, None, True)
+    return [untuned, replace(untuned, make_reference=False, incumbent_s=0.5)]

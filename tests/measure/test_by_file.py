@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import subprocess
 import sys
-import time
 import venv
 import zipfile
 from dataclasses import replace
@@ -18,7 +16,7 @@ import pytest
 
 from tests import models
 from tests.bench import PROTOCOL, imported
-from tests.simulated import SimulatedDevice
+from tests.simulated import SimulatedDevice, requests_on_paper
 from tunefarm.devices.device import Device
 from tunefarm.devices.here import device_here
 from tunefarm.devices.probe import probe
@@ -26,12 +24,10 @@ from tunefarm.devices.target import make_target
 from tunefarm.errors import (
     ArtifactIncompatible,
     ArtifactTampered,
-    DeviceLost,
     Failure,
     FailureKind,
 )
-from tunefarm.frontend.program import TensorSpec
-from tunefarm.measure.build import Builder, BuildRequest, Library
+from tunefarm.measure.build import Builder, BuildRequest
 from tunefarm.measure.bundle import (
     Report,
     read_bundle,
@@ -47,9 +43,7 @@ from tunefarm.measure.gate import Parity
 from tunefarm.measure.requests import KernelRace, RaceRequest, ScreenRequest
 from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.measure.wire import WireError, canonical, from_wire, to_wire
-from tunefarm.process import ChildDied
 
-X = (TensorSpec("x", (4,), "float32"), TensorSpec("y", (4,), "float32"))
 ANSWERS = [
     ScreenOutcome(Screening((0.1, 0.25), False), None),
     ScreenOutcome(None, Failure(FailureKind.WRONG_RESULT, "3 of 4 elements differ")),
@@ -57,27 +51,6 @@ ANSWERS = [
     Checked(Path("/job/model/tuned.so"), Parity(0.0, 1e-6, True), None),
     (({"kernel": (0.1,)}), {"kernel": (0.2,)}),
 ]
-
-
-def _on_paper(root: Path) -> list[ScreenRequest]:
-    facts = KernelFacts("a" * 16, X, 8.0, root / "reference" / "a.npz", (), 12)
-    library = Library(root / "candidates" / "c.so", ())
-    library.path.parent.mkdir(parents=True)
-    library.path.write_bytes(b"a library")
-    untuned = ScreenRequest(library, facts, PROTOCOL, None, True)
-    return [untuned, replace(untuned, make_reference=False, incumbent_s=0.5)]
-
-
-@pytest.fixture
-def paper(tmp_path: Path, device: Device):
-    """A bundle for a simulated GPU: its path, its requests, the job's directory, the device."""
-    root = tmp_path / "job"
-    requests = _on_paper(root)
-    gpu = replace(device, target=make_target("cuda", {"arch": "sm_90"}), sku="Paper GPU")
-    path = tmp_path / "one.bundle"
-    files = [file for one in requests for file in needs(one) if file.exists()]
-    write_bundle(path, "job", gpu.target, gpu.fingerprint, requests, root, files)
-    return path, requests, root, gpu
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -104,7 +77,7 @@ def test_what_travels_is_data(tmp_path: Path) -> None:
 
 
 def test_equal_requests_have_equal_text_wherever_their_job_lies(tmp_path: Path) -> None:
-    here, there = (_on_paper(tmp_path / name) for name in ("here", "there"))
+    here, there = (requests_on_paper(tmp_path / name) for name in ("here", "there"))
     assert canonical(here[0], tmp_path / "here") == canonical(there[0], tmp_path / "there")
     assert canonical(here[0], tmp_path / "here") != canonical(here[1], tmp_path / "here")
 
@@ -127,165 +100,6 @@ def test_a_bundle_goes_round_by_a_simulated_device(paper, tmp_path: Path) -> Non
     assert found.blocks[0].canary_s == 0.001
     assert found.blocks[0].conditions["temperature_c"] == 40
     assert said[0].startswith("2 measurements on Paper GPU")
-
-
-def test_an_interrupted_run_leaves_what_it_has(paper, tmp_path: Path) -> None:
-    path, _, root, gpu = paper
-
-    class Interrupted(SimulatedDevice):
-        def screen(self, request: ScreenRequest) -> ScreenOutcome:
-            if self.asked:
-                raise KeyboardInterrupt
-            return super().screen(request)
-
-    report = tmp_path / "report"
-    run_bundle(path, report, lambda text: None, gpu, Interrupted())
-    assert set(read_report(report, root).answers) == {0}
-    again = SimulatedDevice()
-    run_bundle(path, report, lambda text: None, gpu, again)
-    assert set(read_report(report, root).answers) == {0, 1}
-    assert len(again.asked) == 1, "what was measured is not measured again"
-    other = replace(gpu, host="another machine of the kind")
-    run_bundle(path, report, lambda text: None, other, Interrupted())
-    assert set(read_report(report, root).answers) == {0, 1}
-
-
-def test_a_run_ends_when_its_time_is_over(paper, tmp_path: Path) -> None:
-    path, _, root, gpu = paper
-
-    class Slow(SimulatedDevice):
-        def screen(self, request: ScreenRequest) -> ScreenOutcome:
-            time.sleep(0.3)
-            return super().screen(request)
-
-    report, said = tmp_path / "report", []
-    run_bundle(path, report, said.append, gpu, Slow(), limit_s=0.2)
-    assert set(read_report(report, root).answers) == {0}, "one that was begun is finished"
-    assert said[-1] == "the time is over: 1 of 2 are in the report"
-    run_bundle(path, report, said.append, gpu, SimulatedDevice())
-    assert set(read_report(report, root).answers) == {0, 1}
-
-
-ENDED = """\
-import os, signal, sys
-from pathlib import Path
-from tests.simulated import SimulatedDevice
-from tunefarm.devices.device import device_from_dict
-from tunefarm.measure.bundle_main import heed_signals
-from tunefarm.measure.bundle_run import run_bundle
-
-class Ends(SimulatedDevice):
-    def screen(self, request):
-        if self.asked:
-            os.kill(os.getpid(), int(sys.argv[4]))
-        return super().screen(request)
-
-heed_signals()
-device = device_from_dict(__import__("json").loads(sys.argv[3]))
-run_bundle(Path(sys.argv[1]), Path(sys.argv[2]), print, device, Ends())
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_ends_it_gets_a_report(paper, tmp_path: Path, how: signal.Signals) -> None:
-    """Also where a shell has begun it in the background, and had it ignore Ctrl-C."""
-    path, _, root, gpu = paper
-    report, device = tmp_path / "report", json.dumps(gpu.to_dict())
-    command = [sys.executable, "-c", ENDED, path, report, device, str(int(how))]
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert done.returncode == 0, done.stderr
-    assert set(read_report(report, root).answers) == {0}
-
-
-def test_what_is_not_to_come_home_is_made_again(paper, tmp_path: Path) -> None:
-    """References of large kernels are gigabytes together, and nobody at home asks for them."""
-    _, requests, root, gpu = paper
-    path, report = tmp_path / "away.bundle", tmp_path / "report"
-    files = [requests[0].library.path]
-    write_bundle(*(path, "job", gpu.target, gpu.fingerprint, requests, root, files), returns=False)
-
-    class Interrupted(SimulatedDevice):
-        def screen(self, request: ScreenRequest) -> ScreenOutcome:
-            if self.asked:
-                raise KeyboardInterrupt
-            return super().screen(request)
-
-    run_bundle(path, report, lambda text: None, gpu, Interrupted())
-    found = read_report(report, root)
-    assert (set(found.answers), found.files) == ({0}, {})
-    again = SimulatedDevice()
-    run_bundle(path, report, lambda text: None, gpu, again)
-    assert [one.make_reference for one in again.asked] == [True, False]
-    assert set(read_report(report, root).answers) == {0, 1}
-
-
-def test_an_unfinished_report_is_not_taken_for_the_whole(
-    paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tunefarm.measure import bundle_run
-
-    path, _, root, gpu = paper
-    report = tmp_path / "report"
-    monkeypatch.setattr(bundle_run, "SAVE_EVERY_S", 0.0)
-
-    class Killed(SimulatedDevice):
-        def screen(self, request: ScreenRequest) -> ScreenOutcome:
-            if self.asked:
-                raise MemoryError("somebody has ended it")
-            return super().screen(request)
-
-    with pytest.raises(MemoryError):
-        run_bundle(path, report, lambda text: None, gpu, Killed())
-    assert not report.exists()
-    again = SimulatedDevice()
-    run_bundle(path, report, lambda text: None, gpu, again)
-    assert len(again.asked) == 1
-    assert set(read_report(report, root).answers) == {0, 1}
-    assert list(tmp_path.glob("*.part")) == []
-
-
-def test_a_process_that_falls_is_an_answer(paper, tmp_path: Path) -> None:
-    path, _, root, gpu = paper
-
-    class Falls(SimulatedDevice):
-        def screen(self, request: ScreenRequest) -> ScreenOutcome:
-            raise ChildDied(-11, "")
-
-    run_bundle(path, tmp_path / "report", lambda text: None, gpu, Falls())
-    answers = read_report(tmp_path / "report", root).answers
-    assert all("SIGSEGV" in one.message for one in answers.values())
-    assert len(answers) == 2
-
-
-def test_what_a_device_said_before_it_was_lost_is_in_the_report(paper, tmp_path: Path) -> None:
-    path, _, root, gpu = paper
-    report = tmp_path / "report"
-
-    class Lost(SimulatedDevice):
-        def screen(self, request: ScreenRequest) -> ScreenOutcome:
-            if self.asked:
-                raise DeviceLost("it has fallen off its bus")
-            return super().screen(request)
-
-    class Never(SimulatedDevice):
-        def screen(self, request: ScreenRequest) -> ScreenOutcome:
-            raise DeviceLost("it was never there")
-
-    said: list[str] = []
-    with pytest.raises(DeviceLost):
-        run_bundle(path, report, said.append, gpu, Never())
-    assert not report.exists(), "it has said nothing"
-    with pytest.raises(DeviceLost):
-        run_bundle(path, report, said.append, gpu, Lost())
-    assert "the device is lost: 1 of 2 are in the report" in said
-    assert read_report(report, root).answers.keys() == {0}, "nobody is blamed"
-    run_bundle(path, report, said.append, gpu, SimulatedDevice())
-    assert read_report(report, root).answers.keys() == {0, 1}
-    assert list(tmp_path.glob("*.part")) == []
 
 
 def test_equal_bundles_have_equal_bytes(paper, tmp_path: Path) -> None:
@@ -319,7 +133,7 @@ def test_another_device_is_refused(paper, tmp_path: Path) -> None:
     with pytest.raises(ArtifactIncompatible, match="Another GPU"):
         run_bundle(path, tmp_path / "report", print, other, SimulatedDevice())
     path = tmp_path / "free.bundle"
-    requests = _on_paper(tmp_path / "free")
+    requests = requests_on_paper(tmp_path / "free")
     target = make_target("cuda", {"arch": "sm_80"})
     write_bundle(path, "job", target, "", requests, tmp_path / "free", [requests[0].library.path])
     with pytest.raises(ArtifactIncompatible, match="sm_80"):
