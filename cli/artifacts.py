@@ -160,6 +160,7 @@ def verify_(path: Path, as_json: bool) -> None:
 def run(path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_json: bool) -> None:
     """Run an artifact with the TVM runtime alone, and time its load and first requests."""
     import statistics
+    import zipfile
 
     import numpy as np
 
@@ -179,7 +180,7 @@ def run(path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_j
         try:
             with np.load(inputs, allow_pickle=False) as stored:
                 feed = {name: from_npz(stored[name], types.get(name, "")) for name in stored.files}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, zipfile.BadZipFile, EOFError) as error:
             raise UsageError(f"{inputs} is not an .npz of arrays: {error}") from None
     results = model(feed)
     latencies = []
@@ -189,7 +190,10 @@ def run(path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_j
         latencies.append(time.perf_counter() - started)
     if outputs is not None:
         written = {name: for_npz(array) for name, array in results.items()}
-        np.savez(outputs, allow_pickle=False, **written)
+        try:
+            np.savez(outputs, allow_pickle=False, **written)
+        except OSError as error:
+            raise UsageError(f"{outputs} cannot be written: {error.strerror or error}") from None
     timings: dict[str, Any] = {f"{k}_ms": round(v * 1e3, 4) for k, v in model.timings.items()}
     timings["median_ms"] = round(statistics.median(latencies) * 1e3, 4)
     shapes = {name: list(array.shape) for name, array in results.items()}

@@ -154,7 +154,6 @@ def _subject(
 ) -> Iterator[tuple[Subject, Path]]:
     """The model with its shapes fixed, in a directory that goes when all is done, and the one for
     what stays."""
-    import hashlib
     import tempfile
     import time
 
@@ -162,11 +161,12 @@ def _subject(
 
     from tunefarm.devices.cpu import usable_cores
     from tunefarm.errors import UnsupportedModel
+    from tunefarm.frontend.identity import model_digest
     from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
     from tunefarm.results.runtimes.contract import Subject
 
     loaded = read_model(model, ImportLimits())
-    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    digest = model_digest(model, here=True)
     bind_shapes(loaded, shapes)
     if loaded.ByteSize() >= 2**31 - 1:
         raise UnsupportedModel(f"{model} has more than 2 GiB with its weights")
@@ -215,17 +215,14 @@ def _newest(home: Home, digest: str, inputs: Any) -> Path | None:
 @contextlib.contextmanager
 def _alone(device: Device) -> Iterator[None]:
     """Nothing else of any farm measures on this device meanwhile."""
-    import time
-
     from tunefarm.devices.lock import DeviceLock
 
-    lock, told = DeviceLock(device), False
-    while not lock.acquire({"job": "bench"}):
-        if not told:
-            holder = lock.holder().get("job", "?")
-            click.echo(f"waiting: {device.id} is busy with {holder}", err=True)
-            told = True
-        time.sleep(0.5)
+    lock = DeviceLock(device)
+    lock.wait(
+        {"job": "bench"},
+        lambda job: click.echo(f"waiting: {device.id} is busy with {job}", err=True),
+        lambda: None,
+    )
     try:
         yield
     finally:

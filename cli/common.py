@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -65,6 +66,22 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+class Moment(click.ParamType[float]):
+    """Seconds since the epoch from ``2026-05-04T03:02:01Z``, as everything is printed here; another
+    offset in its place, or none, which is UTC; the time of day may be missing."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            found = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no time; write 2026-05-04T03:02:01Z", param, ctx)
+        return found.replace(tzinfo=found.tzinfo or UTC).timestamp()
+
+
 class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
     """``x=1,3,224,224``"""
 
@@ -86,6 +103,11 @@ def format_seconds(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def format_ratio(ratio: float) -> str:
+    """66.7, 1.04: near one the second decimal tells faster from slower."""
+    return f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
 
 
 def format_latency(milliseconds: float | None) -> str:

@@ -80,7 +80,7 @@ class ConsoleReporter:
     def line(self, text: str) -> None:
         self._write_log(text)
         if self._live is not None:
-            self._live.console.print(text, style="dim", highlight=False)
+            self._live.console.print(text, style="dim", highlight=False, markup=False)
         else:
             self._print(text)
 
@@ -133,7 +133,7 @@ def _panel(snapshot: Snapshot) -> Any:
         cell("left", format_seconds(snapshot.left_s)),
     )
     bar = ProgressBar(total=snapshot.trials or 1, completed=snapshot.measured, width=60)
-    title = f"[bold]{snapshot.job}[/] {snapshot.target}".rstrip()
+    title = Text.assemble((snapshot.job, "bold"), f" {snapshot.target}".rstrip())
     phase = Text(
         f"{_PHASES.get(snapshot.phase, snapshot.phase)}  {format_seconds(snapshot.elapsed_s)}",
         style="bold",

@@ -52,7 +52,7 @@ def export(file: Path, as_json: bool) -> None:
 
 @command.command("train")
 @data_option
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @json_option
 def train_command(data: Path | None, seed: int, as_json: bool) -> None:
     """Train this farm's cost model; the next finished job trains it anew, on its own jobs' lessons.
@@ -86,7 +86,7 @@ def train_command(data: Path | None, seed: int, as_json: bool) -> None:
 
 @command.command("evaluate")
 @data_option
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @json_option
 def evaluate_command(data: Path | None, seed: int, as_json: bool) -> None:
     """Leave one network out, train on the others, and order its points; for every network.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tunefarm.cli.common import json_option, show_json
+from tunefarm.cli.common import Moment, json_option, show_json
 
 
 @click.group("journal")
@@ -77,28 +77,26 @@ def export(directory: Path, as_json: bool) -> None:
 
 @command.command("withdraw")
 @click.argument("unit")
-@click.option("--since", type=click.DateTime(), help="[default: from the beginning]")
-@click.option("--until", type=click.DateTime(), help="[default: now]")
+@click.option("--since", type=Moment(), help="In UTC, or with an offset.  [default: the beginning]")
+@click.option("--until", type=Moment(), help="The same.  [default: now]")
 @click.option("--reason", required=True, help="For whoever reads the journal.")
 @json_option
-def withdraw(unit: str, since: object, until: object, reason: str, as_json: bool) -> None:
+def withdraw(
+    unit: str, since: float | None, until: float | None, reason: str, as_json: bool
+) -> None:
     """Let what UNIT (a device's id) has measured count for nothing from now on.
 
     It stays on record, with the reason. Later jobs do not know it any more, and an unfinished job
     that counted on it cannot go on: submit its model anew, and what other units measured is known.
     What finished jobs have packaged stays as it is: the jobs are listed.
     """
-    from datetime import datetime
-
     from tunefarm.home import Home
     from tunefarm.results.journal import Journal
     from tunefarm.results.lessons import drop_lessons
 
     home = Home.from_environment().prepare()
     journal = Journal(home)
-    first = since.timestamp() if isinstance(since, datetime) else 0.0
-    last = until.timestamp() if isinstance(until, datetime) else None
-    jobs = journal.withdraw(unit, first, last, reason)
+    jobs = journal.withdraw(unit, since or 0.0, until, reason)
     journal.close()
     for job in jobs:
         drop_lessons(home, job)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tunefarm.cli.common import format_latency, format_seconds
+from tunefarm.cli.common import format_latency, format_ratio, format_seconds
 
 _COLUMNS = ("target", "verdict", "untuned", "tuned", "faster", "95 % interval", "time")
 
@@ -52,8 +52,8 @@ def show(found: dict[str, Any], farm: str | None = None, tracking_problem: str =
                 row["verdict"],
                 format_latency(row["baseline_ms"]),
                 format_latency(row["tuned_ms"]),
-                f"{row['speedup']:.1f}x" if row["speedup"] else "-",
-                f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else "-",
+                f"{format_ratio(row['speedup'])}x" if row["speedup"] else "-",
+                f"{format_ratio(interval[0])} to {format_ratio(interval[1])}" if interval else "-",
                 format_seconds(row["wall_s"]),
             ]
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 import secrets
 import sys
@@ -68,7 +67,9 @@ DEFAULT_ENOUGH = 0.01
     is_flag=True,
     help="Do not start from the cost model that earlier jobs have trained.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random."
+)
 @click.option(
     "--no-device",
     type=click.Choice(["fail", "skip", "build"]),
@@ -137,13 +138,14 @@ def command(
     a farm's door goes on there.
     """
     from tunefarm.cli.targets import by_file, devices_of, targets_of
+    from tunefarm.frontend.identity import model_digest
     from tunefarm.home import Home
     from tunefarm.results.facts import Job
     from tunefarm.results.journal import Journal
     from tunefarm.results.known import twin
     from tunefarm.scheduler.desk import start_driver
 
-    digest = _digest(model)
+    digest = model_digest(model)
     if exchange is not None:
         if farm is not None:
             raise click.UsageError("--measure-by-bundle: not with --farm, whose units are its own")
@@ -234,18 +236,6 @@ def _check_strategy(name: str) -> None:
         )
 
 
-def _digest(model: Path) -> str:
-    """Of the file's bytes; whether they are a model is for the import to find out, in a child."""
-    from tunefarm.errors import InvalidModel
-
-    try:
-        return hashlib.sha256(model.read_bytes()).hexdigest()
-    except FileNotFoundError:
-        raise InvalidModel(f"there is no file {model}") from None
-    except OSError as error:
-        raise InvalidModel(f"{model} cannot be read: {error.strerror}") from None
-
-
 def _farm(home: Home, address: str | None, token: str | None) -> dict[str, str] | None:
     """Where a job's machines are; None for this one alone."""
     from tunefarm.scheduler.token import existing_token
@@ -256,7 +246,8 @@ def _farm(home: Home, address: str | None, token: str | None) -> dict[str, str] 
 
 
 def _label(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"
+    """What may be part of a file's name, and leaves room for the rest of it."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:100].rstrip("-.") or "model"
 
 
 def _protocol(seed: int) -> dict[str, Any]:
@@ -294,8 +285,8 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
         authenticate(Path(joined["token"]))
     from tunefarm.cli import results
     from tunefarm.cli.console import ConsoleReporter
-    from tunefarm.errors import TunefarmError
-    from tunefarm.results import documents, report
+    from tunefarm.errors import Interrupted, TunefarmError
+    from tunefarm.results import documents
     from tunefarm.results.journal import Journal
     from tunefarm.scheduler import learning
     from tunefarm.scheduler.driver import StopFlag, drive
@@ -311,17 +302,36 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
         reporter.line(f"{type(error).__name__}: {error}")
         if isinstance(error, TunefarmError):
             error.job = job.id
+            if not isinstance(error, Interrupted):
+                _report(home, job)
         raise
     finally:
         reporter.close()
+        stop.uninstall()
     journal.close()  # it may have been mended meanwhile: another file is in its place
+    _report(home, job)
     journal = Journal(home)
-    report.write(journal, job, home.job_dir(job.id) / "report.html")
     found = documents.status(journal, job)
     journal.close()
     if as_json:
         show_json(documents.outcome(found))
     else:
         results.show(found, tracking_problem=outcome.tracking)
-    if note := learning.learn(home):  # whoever has had enough may leave: the job is done
-        click.echo(note, err=True)
+    with contextlib.suppress(KeyboardInterrupt):  # whoever has had enough may leave
+        if note := learning.learn(home):
+            click.echo(note, err=True)
+
+
+def _report(home: Home, job: Job) -> None:
+    """Of a job that is over, as far as it came. Nothing depends on it."""
+    from tunefarm.results import report
+    from tunefarm.results.journal import Journal
+
+    try:
+        journal = Journal(home)
+        done = journal.status(job.id) == "succeeded"
+        if done or any(journal.tasks(job.id, t.name) for t in journal.targets(job.id)):
+            report.write(journal, job, home.job_dir(job.id) / "report.html")
+        journal.close()
+    except Exception as error:
+        click.echo(f"the report could not be written: {type(error).__name__}: {error}", err=True)

@@ -12,7 +12,9 @@ from tunefarm.cli.common import json_option, show_json
 @click.command("zoo")
 @click.argument("name", required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="[default: NAME.onnx]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the weights.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the weights."
+)
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float16", "bfloat16", "int8", "uint8", "dynamic"]),
@@ -28,11 +30,16 @@ def command(name: str | None, output: Path | None, seed: int, dtype: str, as_jso
 
     Without NAME, list them.
     """
+    from tunefarm.errors import UsageError
     from tunefarm.frontend.zoo import write_zoo_model, zoo_names
 
     if name is None:
         names = list(zoo_names())
         show_json({"networks": names}) if as_json else click.echo("\n".join(names))
         return
-    path = write_zoo_model(name, output or Path(f"{name}.onnx"), seed, dtype)
+    path = output or Path(f"{name}.onnx")
+    try:
+        write_zoo_model(name, path, seed, dtype)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
     show_json({"path": str(path)}) if as_json else click.echo(str(path))

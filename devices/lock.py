@@ -1,43 +1,63 @@
 """Exclusive use of a device: one job at a time per device and machine.
 
 The lock is the kernel's (flock), so it goes away with its holder, however that one dies. It lies
-in the machine's temporary directory: two farm homes on one machine share the machine's devices.
+where all of a machine's users may write: two farm homes on one machine share the machine's devices,
+whoever they are of.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tunefarm.devices.device import Device
+
+WAIT_S = 0.5
+_SHARED = Path("/tmp")
+"""Not `TMPDIR`, which may differ between two who share a device."""
 
 
 class DeviceLock:
     """Held from a successful `acquire` until `release` or the end of the process."""
 
     def __init__(self, device: Device, directory: Path | None = None) -> None:
-        directory = directory or Path(tempfile.gettempdir())
+        if directory is None:
+            directory = _SHARED if _SHARED.is_dir() else Path(tempfile.gettempdir())
         self.path = directory / f"tunefarm-{device.id}.lock"
-        self._file: IO[str] | None = None
+        self._descriptor: int | None = None
 
     def acquire(self, holder: dict[str, Any]) -> bool:
         """Take the lock for `holder` (said to those who wait); False when it is taken."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        file = os.fdopen(descriptor, "r+")
+        descriptor = _opened(self.path)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.close()
+            os.close(descriptor)
             return False
-        file.truncate(0)
-        json.dump({**holder, "pid": os.getpid()}, file)
-        file.flush()
-        self._file = file
+        self._descriptor = descriptor
+        self._say(json.dumps({**holder, "pid": os.getpid()}))
         return True
+
+    def wait(
+        self, holder: dict[str, Any], told: Callable[[str], None], check: Callable[[], None]
+    ) -> None:
+        """Take the lock, however long that takes. `told` hears who has it, whenever that changes;
+        `check` is called again and again, and may raise."""
+        before = None
+        while not self.acquire(holder):
+            job = str(self.holder().get("job", "?"))
+            if job != before:
+                told(job)
+                before = job
+            check()
+            time.sleep(WAIT_S)
 
     def holder(self) -> dict[str, Any]:
         """What the present holder said of itself; empty when nobody did."""
@@ -48,7 +68,28 @@ class DeviceLock:
             return {}
 
     def release(self) -> None:
-        if self._file is not None:
-            self._file.truncate(0)
-            self._file.close()
-            self._file = None
+        if self._descriptor is not None:
+            self._say("")
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _say(self, text: str) -> None:
+        """Whose file it is may let others only read it, and lock it."""
+        assert self._descriptor is not None
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, text.encode(), 0)
+
+
+def _opened(path: Path) -> int:
+    """The lock's file. One that is there is opened as such: where everybody may write, Linux lets
+    nobody open another's for creation (`fs.protected_regular`)."""
+    for _ in range(3):  # it may go between two looks
+        for access in (os.O_RDWR, os.O_RDONLY):
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                return os.open(path, access | os.O_CLOEXEC)
+        with contextlib.suppress(FileExistsError):
+            made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            os.fchmod(made, 0o666)
+            return made
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)

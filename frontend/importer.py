@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from tunefarm.frontend import quantised
 from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
 from tunefarm.frontend.dtypes import INT8, TF32, is_float, narrowest, numpy_dtype
 from tunefarm.frontend.half import half_types, widen_inside, widen_islands
+from tunefarm.frontend.identity import model_digest
 from tunefarm.frontend.onnx_file import (
     ImportLimits,
     bind_shapes,
@@ -46,9 +46,9 @@ HANDLER = "tunefarm.frontend.importer:run_import"
 class ImportRequest:
     """`model` is imported for `target` into `directory`, which appears whole or not at all.
 
-    Where `digest` is given (SHA-256 of the file), another file of the same name is refused. A
-    `layout` (``NCHW``, ``NHWC``) is that of images inside the network; by default see
-    `frontend.relax_layout`.
+    Where `digest` is given (see `identity.model_digest`), another model in a file of the same name
+    is refused. A `layout` (``NCHW``, ``NHWC``) is that of images inside the network; by default
+    see `frontend.relax_layout`.
     """
 
     model: Path
@@ -128,7 +128,7 @@ def run_import(request: ImportRequest) -> None:
     warnings.simplefilter("ignore")
     log = PassLog()
     model = read_model(request.model, request.limits)
-    digest = hashlib.sha256(request.model.read_bytes()).hexdigest()
+    digest = model_digest(request.model, here=True)
     if request.digest and digest != request.digest:
         raise InvalidModel(
             f"{request.model} is not the file that was submitted (its content has changed)",

@@ -91,8 +91,8 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
 
     Returns:
         Seconds per inference of ``base`` and ``tuned``, at least one of each that is asked for.
-        Once one of them has used up its time, the other goes on alone. For one that is far slower
-        than the other see `Protocol.slow_calls`.
+        Both end when one of them has used up its time: alone, the other would find its caches as it
+        left them. For one that is far slower than the other see `Protocol.slow_calls`.
     """
     libraries = {"base": request.base, "tuned": request.tuned}
     models = {name: CompiledModel(one) for name, one in libraries.items() if one is not None}
@@ -113,7 +113,8 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
     def is_due(name: str, turn: int) -> bool:
         if name in slow:
             return turn < protocol.slow_calls - 1
-        return turn < 2 or sum(samples[name]) < protocol.model_s / 2
+        used = (sum(samples[one]) for one in models if one not in slow)
+        return turn < 2 or max(used) < protocol.model_s / 2
 
     for turn in range(protocol.model_rounds):
         names = [name for name in models if is_due(name, turn)]

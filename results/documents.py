@@ -38,6 +38,7 @@ def status(journal: Journal, job: Job) -> dict[str, Any]:
     errors = [e["detail"] for e in events if e["kind"] == "failed"]
     now = journal.status(job.id)
     has_failed = bool(errors) and now == "failed"
+    report = journal.home.job_dir(job.id) / "report.html"
     return {
         "job": job.id,
         "status": now,
@@ -49,7 +50,7 @@ def status(journal: Journal, job: Job) -> dict[str, Any]:
         "counts": journal.counts(job.id),
         "error": errors[-1]["error"] if has_failed else None,
         "exit_code": _EXIT.get(now, errors[-1]["exit_code"] if errors else 5),
-        "report": str(journal.home.job_dir(job.id) / "report.html"),
+        "report": str(report) if report.exists() else None,
     }
 
 

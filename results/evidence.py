@@ -36,7 +36,8 @@ def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
     owners = {c.id: c.task for c in journal.candidates(job, target)}
     tried: dict[str, int] = {}
     for m in journal.measurements(job, target, ("screen",)):
-        tried[owners[m.candidate]] = tried.get(owners[m.candidate], 0) + 1
+        if m.candidate in owners:  # else its own record is lost
+            tried[owners[m.candidate]] = tried.get(owners[m.candidate], 0) + 1
     device = next(t.device for t in journal.targets(job) if t.name == target)
     roof = known_roof(journal.home, device)
     rows = []
@@ -126,11 +127,13 @@ def best_so_far(journal: Journal, job: str, target: str) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     times = journal.measurement_times(job, target)
     for m in journal.measurements(job, target, ("baseline", "screen")):
-        task = owners[m.candidate]
+        task = owners.get(m.candidate, "")
+        if task not in tasks:  # its own record is lost, or its kernel's
+            continue
         latency = statistics.median(m.samples)
         best[task] = min(latency, best.get(task, latency))
         if m.stage == "screen":
-            total = sum(tasks[t]["weight"] * s for t, s in best.items())
+            total = sum(tasks[t]["weight"] * s for t, s in best.items() if t in tasks)
             rows.append({"trial": len(rows) + 1, "time": times[m.candidate], "ms": total * 1e3})
     return pd.DataFrame(rows, columns=["trial", "time", "ms"])
 

@@ -200,10 +200,12 @@ class Journal(Record):
         }
         self._store.add(schema.failures, [row])
 
-    def add_fault(self, job: str, target: str, candidate: str, failure: Failure, unit: str) -> None:
+    def add_fault(
+        self, job: str, target: str, phase: str, candidate: str, failure: Failure, unit: str
+    ) -> None:
         """One that was sound when it was screened has faulted in a race; see `faults`."""
         detail = {"candidate": candidate, "kind": failure.kind.value, "message": failure.message}
-        self.add_event(job, FAULT, target=target, unit=unit, **detail)
+        self.add_event(job, FAULT, target=target, phase=phase, unit=unit, **detail)
 
     def add_block(
         self, job: str, target: str, canary_s: float, conditions: Any, unit: str | None = None

@@ -91,7 +91,7 @@ class LoadedModel:
                     f"input {spec['name']!r} is {array.dtype.name}{list(array.shape)}; "
                     f"the model takes {spec['dtype']}{list(spec['shape'])}"
                 )
-            arrays.append(np.ascontiguousarray(array))
+            arrays.append(np.asarray(array, order="C"))  # `ascontiguousarray` makes scalars vectors
         return arrays
 
 

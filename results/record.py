@@ -177,7 +177,8 @@ class Record:
 
     def faults(self, job: str, target: str) -> list[dict[str, Any]]:
         """Of candidates that were screened and have faulted in a race, its first one each:
-        `candidate`, `kind`, `message` as in `failures`, and `unit`."""
+        `candidate`, `kind`, `message` as in `failures`, `unit`, and `phase`, which an older
+        tunefarm's journal does not say."""
         found: dict[str, dict[str, Any]] = {}
         for event in self.events(job):
             if event["kind"] == FAULT and event["detail"]["target"] == target:

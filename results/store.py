@@ -31,7 +31,8 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
-        self.is_sqlite = sa.make_url(url).get_backend_name() == "sqlite"
+        address = _address(url)
+        self.is_sqlite = address.get_backend_name() == "sqlite"
         options: dict[str, Any] = {} if self.is_sqlite else {"pool_pre_ping": True}
         try:
             # SQLite's driver begins transactions when it sees fit: here they are begun by hand.
@@ -39,7 +40,7 @@ class Store:
             self._engine = sa.create_engine(url, isolation_level=level, **options)
         except (sa.exc.ArgumentError, ModuleNotFoundError) as error:
             raise StoreError(
-                f"the journal {url!r} cannot be opened: {error}",
+                f"the journal {address!r} cannot be opened: {error}",
                 hint="For PostgreSQL install tunefarm[postgresql]: postgresql+psycopg://...",
             ) from error
         self._open: sa.Connection | None = None
@@ -226,9 +227,19 @@ class Store:
                 connection.execute(sa.insert(schema.meta), [now])
 
 
+def _address(url: str) -> sa.URL:
+    try:
+        return sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise StoreError(
+            "the journal's address is none of a database's",
+            hint="TUNEFARM_JOURNAL: postgresql+psycopg://USER@HOST/NAME; without it SQLite.",
+        ) from error
+
+
 def sqlite_path(url: str) -> Path | None:
     """The file of an SQLite database; None for any other."""
-    parsed = sa.make_url(url)
+    parsed = _address(url)
     name = parsed.database
     if parsed.get_backend_name() != "sqlite" or not name or name == ":memory:":
         return None

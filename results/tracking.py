@@ -17,6 +17,7 @@ from tunefarm.errors import TunefarmError
 from tunefarm.home import Home
 from tunefarm.measure.stats import Verdict
 from tunefarm.results import evidence, plots, report
+from tunefarm.results.alias import alias_of, registered_name, takes_over
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 
@@ -186,7 +187,11 @@ class _Sync:
         }
         there = {entry.path for entry in self.client.list_artifacts(child)}
         for file, table in tables.items():
-            if not table.empty and file not in there:  # a second log_table would append
+            if table.empty:
+                continue
+            if file in there:  # of a life that failed; a second log_table would append
+                self.client.log_text(child, table.to_json(orient="split", index=False), file)
+            else:
                 self.client.log_table(child, table, file)
         model = journal.verdicts(job, target.name).get("model")
         untuned = {target.name: model["base_s"] * 1e3} if model and model["base_s"] else {}
@@ -233,10 +238,11 @@ class _Sync:
         path = Path(artifact["path"])
         self.client.log_artifact(child, str(path), "artifact")
         if summary["verdict"] != Verdict.UNMEASURED:  # nobody is to deploy what nobody has run
-            self._register(child, target, path.name, artifact["digest"])
+            self._register(child, target, path.name, artifact)
 
-    def _register(self, child: str, target: JobTarget, file: str, digest: str) -> None:
+    def _register(self, child: str, target: JobTarget, file: str, artifact: dict[str, Any]) -> None:
         """A version of the model's name; its alias is the target."""
+        digest, summary = artifact["digest"], artifact["summary"]
         from mlflow.exceptions import MlflowException
 
         name = registered_name(self.job.name)
@@ -249,30 +255,29 @@ class _Sync:
         if any(v.tags.get("tunefarm.digest") == digest for v in mine):
             return
         source = f"{self.client.get_run(child).info.artifact_uri}/artifact"
-        version = self.client.create_model_version(
-            name,
-            source=source,
-            run_id=child,
-            tags={
-                "tunefarm.digest": digest,
-                "tunefarm.file": file,
-                "tunefarm.job": self.job.id,
-                "tunefarm.created": repr(self.job.created),
-            },
-        )
-        self._move_alias(name, alias_of(target.name), version.version)
-
-    def _move_alias(self, name: str, alias: str, version: str) -> None:
-        """The alias is the newest job's, in whatever order jobs reach MLflow."""
-        from mlflow.exceptions import MlflowException
-
+        tags = {
+            "tunefarm.digest": digest,
+            "tunefarm.file": file,
+            "tunefarm.job": self.job.id,
+            "tunefarm.created": repr(self.job.created),
+            "tunefarm.model": self.job.model_digest,
+            "tunefarm.device": target.device.fingerprint,
+            "tunefarm.verdict": str(summary["verdict"]),
+        }
+        if interval := summary["speedup_ci95"]:
+            tags |= {"tunefarm.low": repr(interval[0]), "tunefarm.high": repr(interval[1])}
+        version = self.client.create_model_version(name, source=source, run_id=child, tags=tags)
+        alias = alias_of(target.name)
         try:
-            now = self.client.get_model_version_by_alias(name, alias)
-            if float(now.tags.get("tunefarm.created", 0)) > self.job.created:
-                return
+            holder = self.client.get_model_version_by_alias(name, alias)
         except MlflowException:
             pass  # there is none yet
-        self.client.set_registered_model_alias(name, alias, version)
+        else:
+            if not takes_over(tags, holder.tags):
+                said = f"{alias} stays with version {holder.version}"
+                self.client.set_model_version_tag(name, version.version, "tunefarm.alias", said)
+                return
+        self.client.set_registered_model_alias(name, alias, version.version)
 
     def _report(self, parent: str) -> None:
         with tempfile.TemporaryDirectory() as directory:
@@ -287,19 +292,9 @@ class _Sync:
             self.client.log_figure(parent, figure, "plots/best_latency.png")
 
 
-def registered_name(job_name: str) -> str:
-    """MLflow refuses some characters in the names of registered models."""
-    return "".join("-" if c in "/:%" else c for c in job_name)
-
-
 def _metric_name(target: str) -> str:
     """A metric's name may hold letters, digits, and ``_-. :/``."""
     return re.sub(r"[^A-Za-z0-9_.: /-]", "-", target)
-
-
-def alias_of(target: str) -> str:
-    """An alias may hold letters, digits, '-' and '_'."""
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in target)
 
 
 def pull(home: Home, uri: str, name: str, alias: str | None, into: Path) -> tuple[Path, str]:

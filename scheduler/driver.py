@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from tunefarm.devices.roof import Roof
 from tunefarm.devices.standing import Use, check_free, standing
 from tunefarm.errors import (
     Cancelled,
+    FarmUnreachable,
     Fenced,
     Interrupted,
     JobError,
@@ -77,6 +79,11 @@ class StopFlag:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.set)
 
+    def uninstall(self) -> None:
+        """From here on Ctrl-C and SIGTERM end the process."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
 
 def drive(home: Home, job_id: str, reporter: Reporter, stop: StopFlag) -> JobResult:
     """Run or resume a job to its end.
@@ -130,6 +137,21 @@ def drive(home: Home, job_id: str, reporter: Reporter, stop: StopFlag) -> JobRes
         journal.close()
 
 
+_ENDS_ALL = (Interrupted, Cancelled, Fenced, StoreError, FarmUnreachable)
+"""Whatever else a target ends with is its own: the job's other targets go on."""
+
+
+def _of_several(failed: dict[str, TunefarmError], done: dict[str, Packaged]) -> TunefarmError:
+    """How a job ends some of whose targets have failed."""
+    first = next(iter(failed.values()))
+    said = "; ".join(f"{target}: {error.message}" for target, error in failed.items())
+    hint = " ".join(error.hint for error in failed.values() if error.hint)
+    if done:
+        where = ", ".join(f"{target}: {packaged.path}" for target, packaged in done.items())
+        hint = f"{hint} Packaged all the same: {where}".strip()
+    return type(first)(said, hint=hint)
+
+
 class _Driver:
     def __init__(
         self, home: Home, journal: Journal, job: Job, reporter: Reporter, stop: StopFlag
@@ -156,6 +178,8 @@ class _Driver:
         if self.measures_here:
             self._check_devices(measured)
         refuse_withdrawn(self.journal, self.job.id)
+        if self.journal.status(self.job.id) != "queued":  # whoever watches sees it go on
+            self.journal.add_event(self.job.id, "queued")
         if self.measures_here:  # on a farm, units are taken where they are
             self._take_devices(measured)
         self.epoch = self.journal.drive(self.job.id)
@@ -192,36 +216,46 @@ class _Driver:
         )
         self.sync()
         done: dict[str, Packaged] = {}
+        failed: dict[str, TunefarmError] = {}
         packaged = {row["target"]: row for row in self.journal.artifacts(self.job.id)}
         for index, target in enumerate(targets):
             if target.name in packaged:  # in an earlier life of this job
                 row = packaged[target.name]
                 done[target.name] = Packaged(Path(row["path"]), row["digest"], row["summary"])
                 continue
-            if index:
-                program = self._imported(self._import_request(target))
-            done[target.name] = self._run_target(target, program, len(targets) - index)
+            try:
+                if index:
+                    program = self._imported(self._import_request(target))
+                done[target.name] = self._run_target(target, program, len(targets) - index)
+            except _ENDS_ALL:
+                raise
+            except TunefarmError as error:
+                if len(targets) == 1:
+                    raise
+                failed[target.name] = error
+                self.reporter.line(f"{target.name}: {error}")
+        if failed:
+            raise _of_several(failed, done)
         self.journal.add_event(self.job.id, "succeeded")
         self._show("track")
         return JobResult(self.job.id, "succeeded", done, self._finish_tracking())
 
     def _take_devices(self, targets: list[JobTarget]) -> None:
         """One job at a time per device; who waits is told for whom."""
-        waiting = ""
         for device in {t.device.id: t.device for t in targets}.values():
             check_free(self.home, device.id)
             self.devices.append(device.id)
             lock = DeviceLock(device)
-            while not lock.acquire({"job": self.job.id, "name": self.job.name}):
-                holder = lock.holder()
-                note = f"device {device.id} is busy with job {holder.get('job', '?')}"
-                if note != waiting:
-                    waiting = note
-                    self.reporter.line(f"{note}; this job is queued behind it")
-                self.check()
-                time.sleep(0.5)
+            lock.wait(
+                {"job": self.job.id, "name": self.job.name},
+                functools.partial(self._is_busy, device.id),
+                self.check,
+            )
             self.locks.append(lock)
             check_free(self.home, device.id)  # it may have been drained meanwhile
+
+    def _is_busy(self, device: str, job: str) -> None:
+        self.reporter.line(f"device {device} is busy with job {job}; this job is queued behind it")
 
     def _check_devices(self, targets: list[JobTarget]) -> None:
         """A resumed job must be where it was: same machine, same tools."""

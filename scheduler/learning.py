@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def learn(home: Home) -> str:
 
 
 def train_home(root: Path) -> str:
-    """Runs in the child."""
+    """Runs in the child, and after others: the next job may be measuring by now."""
+    os.nice(19)
     home = Home(root)
     lessons = home_lessons(home)
     if not lessons:

@@ -138,16 +138,17 @@ class Ledger:
     def retell_processes(self, state: TargetState) -> None:
         """And then what had come of the races; the model is assembled and compared again. A process
         that lacks what others of its phase have (it may have been lost) is run again, unless that
-        is an untuned kernel which enough others have called to spare it."""
+        has faulted, or is an untuned kernel which enough others have called to spare it."""
         enough = Protocol(**self.job.protocol).slow_processes
         job, name = self.job.id, self.target.name
+        faulted = {fault["candidate"] for fault in self.journal.faults(job, name)}
         for row in self.journal.processes(job, name):
             if row["phase"] in (Phase.COMPARE, Phase.CHECK):
                 continue
             made = self.journal.measurements(job, name, (row["phase"],))
             calls = Counter(m.candidate for m in made)
             mine = {m.candidate for m in made if m.process == row["process"]}
-            lacking = {c for c in calls if c not in mine}
+            lacking = set(calls) - mine - faulted
             if all(self._is_untuned(c) and calls[c] >= enough for c in lacking):
                 state.restore(ProcessDone(Phase(row["phase"]), row["process"]))
 
@@ -249,6 +250,8 @@ class Ledger:
             check_samples(one.samples, floor_s)
         for candidate, failure in faults.items():
             if candidate in self.candidates:
-                self.journal.add_fault(self.job.id, self.target.name, candidate, failure, unit)
+                self.journal.add_fault(
+                    self.job.id, self.target.name, phase.value, candidate, failure, unit
+                )
         self.journal.add_process(self.job.id, self.target.name, phase.value, process, made)
         return ProcessDone(phase, process)

@@ -63,9 +63,9 @@ def tuning_snapshot(
     tasks = state.tasks.values()
     complete = bool(tasks) and all(p.latency_s is not None for p in tasks)
     left_s = None
-    if state.phase is Phase.TUNE and state.measured:
+    if state.phase is Phase.TUNE and (measured := state.measured - state.known):
         # A guess: by trials or by the budget, whichever ends first.
-        left_s = elapsed_s / state.measured * (state.limits.trials - state.measured)
+        left_s = elapsed_s / measured * (state.limits.trials - state.measured)
         if budget_left_s is not None:
             left_s = min(left_s, max(0.0, budget_left_s))
     return Snapshot(

@@ -132,19 +132,26 @@ class Races:
             found.setdefault(m.candidate, {})[m.process] = m.samples
         return found
 
-    def _of_kernels(self, stage: str) -> dict[str, dict[str, dict[int, tuple[float, ...]]]]:
-        """The samples of a stage, by kernel and candidate, untuned ones left out."""
-        samples = self.samples(stage)
+    def _raced(self) -> dict[str, dict[str, dict[int, tuple[float, ...]]]]:
+        """The samples of the race, by kernel and candidate; of untuned ones, and of those that
+        have faulted in it, none."""
+        faulted = self._faulted(Phase.RACE)
+        samples = {c: runs for c, runs in self.samples("race").items() if c not in faulted}
         return {
             task: {c: runs for c, runs in samples.items() if self._proposed_for(c, task)}
             for task in self._baselines()
         }
 
+    def _faulted(self, phase: Phase) -> set[str]:
+        """Whatever a process that is run again may find: once is enough."""
+        faults = self.journal.faults(self.job.id, self.target.name)
+        return {fault["candidate"] for fault in faults if fault.get("phase") == phase}
+
     def variants(self) -> tuple[dict[str, str], ...]:
         """The schedules with which the model is to be measured, by kernel: the race's winners, and
         the runners-up of the kernels in which they are close; nothing where they nowhere are."""
         winners, others = {}, {}
-        for task, raced in self._of_kernels("race").items():
+        for task, raced in self._raced().items():
             seconds = race_order(raced, self.protocol.race_processes)
             order = list(seconds)
             if order:
@@ -157,7 +164,7 @@ class Races:
         """By kernel: the race's, or the close runner-up that was faster in the model every time."""
         placed = self.samples("place")
         winners = {}
-        for task, raced in self._of_kernels("race").items():
+        for task, raced in self._raced().items():
             order = list(race_order(raced, self.protocol.race_processes))
             if order:
                 winners[task] = order[0]
@@ -194,6 +201,7 @@ class Races:
         """A verdict for every kernel, from the held-out run alone; the kernels that have none,
         although schedules of theirs were timed to the end."""
         winners, samples = self.winners(), self.samples("final")
+        faulted = self._faulted(Phase.FINAL)
         screened = [
             m
             for m in self.journal.measurements(self.job.id, self.target.name, ("screen",))
@@ -205,7 +213,7 @@ class Races:
         for task, base in self._baselines().items():
             winner = winners.get(task)
             result = None
-            if winner is not None:
+            if winner is not None and not {winner, base} & faulted:
                 result = judge(
                     samples.get(base, {}),
                     samples.get(winner, {}),

@@ -76,7 +76,7 @@ class UnmeasuredRun:
         here = farm.this_node()  # its files are
         builders = [
             actors.spawn(actors.BuildWorker, None, self.protocol.compile_limit_s, node=here)
-            for _ in range(min(cpu.usable_cores(), len(self.program.tasks)))
+            for _ in range(max(1, min(cpu.usable_cores(), len(self.program.tasks))))
         ]
         search = actors.spawn(actors.SearchWorker, self._plan(), node=here)
         try:

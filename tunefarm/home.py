@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,6 +44,11 @@ class Home:
         Raises:
             StoreError: it cannot be made or written.
         """
+        if "?" in str(self.root):  # which begins something else in a database's address
+            raise StoreError(
+                f"the farm home {self.root} has a question mark in its name",
+                hint="Set TUNEFARM_HOME to a directory without.",
+            )
         try:
             for path in (self.root, self.devices, self.jobs, self.artifacts):
                 path.mkdir(parents=True, exist_ok=True)
@@ -122,9 +128,11 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def atomically(path: Path) -> Iterator[IO[bytes]]:
-    """A file to be written, which becomes `path` where all goes well, and else leaves it alone."""
+    """A file to be written, which becomes `path` where all goes well, and else leaves it alone. Who
+    may read it, the umask says."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -132,5 +140,5 @@ def atomically(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

@@ -39,7 +39,7 @@ class Submission(BaseModel):
     strategy: Text = "portfolio"
     retune: bool = False
     transfer: bool = True
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     no_device: Literal["fail", "skip", "build"] = "fail"
     priority: Literal["low", "normal", "high"] = "normal"
 

@@ -193,7 +193,7 @@ def test_results_of_earlier_jobs_are_known(journal: Journal, device: Device) -> 
         assert known_before(journal, later.id, "llvm") == {"task": 1e-3}
         for message in ("SIGSEGV", "SIGBUS"):
             fault = Failure(FailureKind.CRASH, message)
-            journal.add_fault(first.id, "llvm", earlier[1].id, fault, "unit0")
+            journal.add_fault(first.id, "llvm", "final", earlier[1].id, fault, "unit0")
         (told,) = journal.faults(first.id, "llvm")
         assert (told["candidate"], told["message"]) == (earlier[1].id, "SIGSEGV")
         assert journal.faults(first.id, "cuda") == []

@@ -8,6 +8,7 @@ import pytest
 
 from tests.results.test_journal import make_job
 from tunefarm.devices.device import Device
+from tunefarm.errors import Failure, FailureKind
 from tunefarm.frontend.program import Program, TensorSpec, TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.build import Library
@@ -222,6 +223,42 @@ def test_an_untuned_kernel_that_too_few_have_called_is_called_again(finals: Fina
     state = restored(finals)
     assert state.phase is Phase.FINAL
     assert state.reported == {0, 1}
+
+
+@pytest.mark.parametrize("phase", [Phase.RACE, Phase.FINAL])
+def test_who_has_faulted_once_never_ships(finals: Finals, phase: Phase) -> None:
+    """Not even where the process in which it did is run again and finds nothing."""
+    races = finals.races
+    raced(finals)
+    won = races.winners()["a"]
+    bases = {c.task: c.id for c in races.candidates.values() if c.untuned}
+    fault = Failure(FailureKind.WRONG_RESULT, "off by 3")
+    races.journal.add_fault("net-1", "llvm", phase.value, won, fault, "unit0")
+    assert (races.winners()["a"] == won) == (phase is Phase.FINAL)
+    finalists = races.winners().values()
+    run(
+        finals,
+        Phase.FINAL,
+        {**dict.fromkeys(finalists, 1.0), **dict.fromkeys(bases.values(), 3.0)},
+        PROTOCOL.final_processes,
+    )
+    assert races.decide_kernels() == (["a"] if phase is Phase.FINAL else [])
+    assert won not in [
+        races.journal.verdicts("net-1", "llvm")[task]["winner"] for task in races.tuned_traces()
+    ]
+
+
+def test_a_process_in_which_somebody_faulted_is_not_run_again(finals: Finals) -> None:
+    a, b = raced(finals)
+    bases = [c.id for c in finals.races.candidates.values() if c.untuned]
+    for process in range(3):
+        chosen = [*bases, b[0], *([a[1]] if process != 1 else [])]
+        rows = [Measurement(c, "final", process, (1.0,)) for c in chosen]
+        finals.races.journal.add_process("net-1", "llvm", "final", process, rows)
+    assert restored(finals).reported == {0, 2}, "what it has may be lost"
+    fault = Failure(FailureKind.WRONG_RESULT, "off by 3")
+    finals.races.journal.add_fault("net-1", "llvm", "final", a[1], fault, "unit0")
+    assert restored(finals).reported == {0, 1, 2}
 
 
 def restored(finals: Finals) -> TargetState:

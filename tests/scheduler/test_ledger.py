@@ -125,6 +125,7 @@ def test_who_faults_in_a_race_is_on_record(home: Home, device: Device) -> None:
     (told,) = journal.faults(job.id, "llvm")
     assert told == {
         "target": "llvm",
+        "phase": "race",
         "candidate": faulty,
         "kind": "crash",
         "message": "SIGSEGV",
