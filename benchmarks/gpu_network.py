@@ -68,7 +68,7 @@ class Plan:
         said = json.loads((directory / "plan.json").read_text())
         self.network, self.dtype = said["network"], said["dtype"]
         self.target = target_of(said["arch"], said["dtype"])
-        self.protocol = Protocol(run_limit_s=said["run_limit_s"], model_processes=5)
+        self.protocol = Protocol(run_limit_s=said["run_limit_s"], model_processes=6)
         self.rows: list[dict[str, Any]] = said["rows"]
 
     @property

@@ -2,25 +2,29 @@
 zoo's encoder), on the GPU of this machine; needs PyTorch, for ResNet-50 torchvision, and
 `gpu_shapes.py` alone.
 
-    python gpu_rivals.py RESULTS.json [--seconds 0.2] [--for 300] [--kernels A,B]
+    python gpu_rivals.py RESULTS.json [--samples 20] [--for 300] [--kernels A,B]
 
 Eager (cuBLAS, cuDNN), then Inductor with its widest search (which uses Triton), one of each sort in
-turns, in float16 first, for as long as leaves time for eager once more: how far the two differ is
-what the GPU's clocks did meanwhile. What there is is written after each kernel.
+turns and networks last, in float16 first, for as long as leaves time for eager once more: how far the
+two differ is what the GPU's clocks did meanwhile. What there is is written after each kernel. Each
+rival is given its best: of attention cuDNN's and FlashAttention's too, of what memory bounds
+Inductor's default as well, which its widest search may miss.
 
 Medians over samples of several calls between two events of the device, in a graph, with everything
-at hand, as `gpu.py`'s bundle has it; float32 without tf32, and where rows are called so with it.
-A network's weights are random, and its inputs come from the host and its outputs go there, as
-`gpu_network.py` has it.
+at hand, after a pause and for as long as `gpu.py`'s bundle has it; float32 without tf32, and where
+rows are called so with it. A network's weights are random, its inputs come from the host and its
+outputs go there, as `gpu_network.py` has it; Inductor's is one graph of CUDA's between the two.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +33,17 @@ from gpu_shapes import ATTENTION, CONVOLUTIONS, LONG_ATTENTION, PRODUCTS, said
 from torch.nn import functional
 
 SAMPLE_MS = 2.0
+PAUSE_S = 0.2
+"""Before each is timed, which then is a burst: no rival is slowed by the one before."""
+MOST_CALLS = 2000
 EAGER, LATER, INDUCTOR = "PyTorch", "PyTorch later", "Inductor"
+WIDEST, WHOLE, PLAIN = "max-autotune-no-cudagraphs", "max-autotune", "default"
 TF32 = "tf32"
 TYPES = {"float16": torch.float16, "float32": torch.float32, TF32: torch.float32}
 
 Named = dict[str, Callable[[], tuple[Callable[..., Any], list[torch.Tensor]]]]
-"""By name, what makes what computes it and its arguments."""
+"""By name, what makes what computes it and its arguments: a module, which gets them from the host,
+or a function."""
 
 
 def kernels(name: str) -> Named:
@@ -85,7 +94,7 @@ def networks(name: str) -> Named:
     dtype = TYPES[name]
 
     def inferring(model: torch.nn.Module, x: torch.Tensor) -> Any:
-        return _inferring(model.eval().to("cuda", dtype)), [x.to(dtype)]
+        return model.eval().to("cuda", dtype), [x.to(dtype)]
 
     def resnet() -> Any:
         from torchvision.models import resnet50
@@ -107,7 +116,9 @@ def encoder() -> torch.nn.Module:
     return torch.nn.TransformerEncoder(layer, 4)
 
 
-def _inferring(model: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+def _inferring(model: Callable[..., Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The copies are no part of what is compiled: a graph of CUDA's has none from the host."""
+
     @torch.inference_mode()
     def infer(x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = model(x.to("cuda"))
@@ -116,7 +127,7 @@ def _inferring(model: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]
     return infer
 
 
-def seconds(call: Callable[[], Any], budget_s: float, on_host: bool) -> float:
+def seconds(call: Callable[[], Any], samples: int, on_host: bool) -> float:
     """Of one call; a graph of several is replayed, as `gpu.py`'s bundle does it, so that the host's
     part of a call does not count, but where it is to (`on_host`)."""
     for _ in range(3):
@@ -131,37 +142,52 @@ def seconds(call: Callable[[], Any], budget_s: float, on_host: bool) -> float:
         end.synchronize()
         return begin.elapsed_time(end)
 
-    number = max(1, round(SAMPLE_MS / max(1e-3, sample(call))))
+    def calls(call_ms: float) -> int:
+        return max(1, min(MOST_CALLS, round(SAMPLE_MS / max(1e-3, call_ms))))
 
+    number = calls(sample(call))
+    if not on_host:  # of short calls that time is the host's: a graph's says how many fill a sample
+        run = captured(call, number)
+        run()
+        number = calls(sample(run) / number)
+        run = captured(call, number)
+    else:
+        run = repeated(call, number)
+    run()
+    torch.cuda.synchronize()
+    time.sleep(PAUSE_S)
+    return statistics.median(sample(run) for _ in range(samples)) / number * 1e-3
+
+
+def repeated(call: Callable[[], Any], number: int) -> Callable[[], None]:
     def several() -> None:
         for _ in range(number):
             call()
 
-    run: Callable[[], Any] = several if on_host else captured(several)
-    run()
-    count = max(5, min(200, round(budget_s * 1e3 / SAMPLE_MS)))
-    return statistics.median(sample(run) for _ in range(count)) / number * 1e-3
+    return several
 
 
-def captured(run: Callable[[], Any]) -> Callable[[], Any]:
+def captured(call: Callable[[], Any], number: int) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        run()
+        repeated(call, number)()
     return graph.replay
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--for", dest="limit_s", type=float, default=300.0)
     parser.add_argument("--kernels", default="")
     a = parser.parse_args()
     torch.backends.cudnn.benchmark = True
+    # Whole layers in one operator, which neither FlashAttention nor Inductor gets to see.
+    torch.backends.mha.set_fastpath_enabled(False)
     about = {"device": torch.cuda.get_device_name(), "versions": versions()}
-    rows = earlier(a.results, about)
+    rows, failed = earlier(a.results, about)
     began = time.monotonic()
-    reserve_s = 0.0
+    reserve_s = longest_s = 0.0
     for rival in (EAGER, INDUCTOR, LATER):
         if rival == INDUCTOR:
             reserve_s = 1.2 * (time.monotonic() - began)
@@ -171,37 +197,46 @@ def main() -> None:
             named = {**kernels(kind), **networks(kind)}
             names = [n for n in named if not a.kernels or n in a.kernels.split(",")]
             for name in in_turns(names) if rival == INDUCTOR else names:
-                if rival in rows.get(name, {}):
+                if rival in {**rows.get(name, {}), **failed.get(name, {})}:
                     continue  # of an earlier run
                 left_s = a.limit_s - (time.monotonic() - began)
-                if left_s < (reserve_s if rival == INDUCTOR else 0.0):
+                if left_s < (reserve_s + longest_s if rival == INDUCTOR else 0.0):
                     print(f"{name}: no time for {rival}", flush=True)
                     continue
-                found = timed(rival, named[name], a.seconds, name.startswith("network"))
+                started = time.monotonic()
+                found = timed(rival, name, named[name], a.samples)
+                if rival == INDUCTOR:
+                    longest_s = max(longest_s, time.monotonic() - started)
                 if isinstance(found, str):  # a rival that fails is a row without it
                     print(f"{name}: {rival}: {found}", flush=True)
-                    continue
-                rows.setdefault(name, {})[rival] = found
-                print(f"{name}: {rival} {found * 1e6:.1f} us", flush=True)
-                a.results.write_text(json.dumps({**about, "kernels": rows}, indent=1) + "\n")
+                    failed.setdefault(name, {})[rival] = found
+                else:
+                    print(f"{name}: {rival} {found * 1e6:.1f} us", flush=True)
+                    rows.setdefault(name, {})[rival] = found
+                said = {**about, "kernels": rows, "failed": failed}
+                a.results.write_text(json.dumps(said, indent=1) + "\n")
 
 
-def earlier(results: Path, about: dict[str, str]) -> dict[str, dict[str, float]]:
-    """Times of an earlier run, by the same versions on the same kind of device."""
+def earlier(
+    results: Path, about: dict[str, str]
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, str]]]:
+    """Times of an earlier run, by the same versions on the same kind of device, and what failed."""
     if not results.exists():
-        return {}
+        return {}, {}
     found = json.loads(results.read_text())
     same = all(found.get(key) == value for key, value in about.items())
-    return found["kernels"] if same else {}
+    return (found["kernels"], found.get("failed", {})) if same else ({}, {})
 
 
 def in_turns(names: list[str]) -> list[str]:
-    """One of each sort, a sort being a first word, then another one of each."""
+    """One of each sort, a sort being a first word, then another one of each; networks after all:
+    each of them takes as long as many kernels."""
     sorts: dict[str, list[str]] = {}
     for name in names:
         sorts.setdefault(name.partition(" ")[0], []).append(name)
+    whole = sorts.pop("network", [])
     longest = max(map(len, sorts.values()), default=0)
-    return [of[n] for n in range(longest) for of in sorts.values() if n < len(of)]
+    return [of[n] for n in range(longest) for of in sorts.values() if n < len(of)] + whole
 
 
 def versions() -> str:
@@ -214,17 +249,52 @@ def versions() -> str:
     return f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}{compiler}"
 
 
-def timed(rival: str, make: Callable[[], Any], budget_s: float, on_host: bool) -> float | str:
-    """Seconds, or why there are none."""
-    try:
+def timed(rival: str, name: str, make: Callable[[], Any], samples: int) -> float | str:
+    """Seconds of its fastest way, or why there are none."""
+    found: list[float] = []
+    said = ""
+    for way in ways(rival, name):
+        try:
+            with way.within():
+                found.append(way.seconds(make, samples))
+        except Exception as error:  # of many types
+            first = next(iter(str(error).strip().splitlines()), "")
+            said = f"{type(error).__name__}: {first[:200]}"
+    return min(found) if found else said
+
+
+@dataclass(frozen=True)
+class Way:
+    """Of computing something: compiled in that `mode`, or as it is, `within` some context."""
+
+    mode: str = ""
+    within: Callable[[], Any] = contextlib.nullcontext
+
+    def seconds(self, make: Callable[[], Any], samples: int) -> float:
         function, arguments = make()
-        if rival == INDUCTOR:
+        network = isinstance(function, torch.nn.Module)
+        if self.mode:
             torch._dynamo.reset()
-            function = torch.compile(function, mode="max-autotune-no-cudagraphs")
-        return seconds(lambda: function(*arguments), budget_s, on_host)
-    except Exception as error:  # of many types
-        said = next(iter(str(error).strip().splitlines()), "")
-        return f"{type(error).__name__}: {said[:200]}"
+            function = torch.compile(function, mode=self.mode)
+        if network:
+            function = _inferring(function)
+        return seconds(lambda: function(*arguments), samples, network)
+
+
+def ways(rival: str, name: str) -> list[Way]:
+    """Those of which the fastest counts."""
+    sort = name.partition(" ")[0]
+    if rival == INDUCTOR:
+        if sort == "network":
+            return [Way(WHOLE)]
+        bound_by_memory = sort in ("softmax", "layer") or name.startswith("attention softmax")
+        return [Way(WIDEST), *([Way(PLAIN)] if bound_by_memory else [])]
+    if sort == "attention" and len(name.split()) <= 3 and "softmax" not in name:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        each = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
+        return [Way(), *(Way(within=lambda one=one: sdpa_kernel(one)) for one in each)]
+    return [Way()]
 
 
 if __name__ == "__main__":

@@ -92,7 +92,10 @@ def conditions() -> dict[str, float | str]:
 
     times = psutil.cpu_times()
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
+    try:
+        frequency = psutil.cpu_freq()
+    except (AttributeError, NotImplementedError, OSError):  # in containers it may be hidden
+        frequency = None
     return {
         "load_1m": os.getloadavg()[0],
         "steal_s": float(getattr(times, "steal", 0.0)),

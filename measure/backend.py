@@ -22,6 +22,7 @@ from tunefarm.measure.pinning import pin_caller
 from tunefarm.measure.runner import KIND
 
 _CANARY_BYTES = 64 << 20
+_CANARY_COPIES = 16
 _SETTLE_S = 0.25
 """Twice as long as the runtime's threads look out for work."""
 
@@ -131,7 +132,7 @@ class Gpu:
 
     def caches(self) -> tuple[int, int]:
         size = int(getattr(self.device, "l2_cache_size_bytes", 0) or 0) or 64 << 20
-        return size, size
+        return 0, size  # what a multiprocessor has for itself does not outlive a kernel
 
     def after_kernel(self) -> None:
         self.device.sync()
@@ -143,13 +144,19 @@ class Gpu:
         return self._clock.repeated(calls, number, repeat)
 
     def canary(self) -> float:
-        """Of a copy inside its memory."""
+        """Of a copy inside its memory, of several that follow one another."""
         if self._copied is None:
             shape = (_CANARY_BYTES,)
             made = [tvm.runtime.empty(shape, "uint8", self.device) for _ in range(2)]
             self._copied = (made[0], made[1])
         source, target = self._copied
-        return _median([self.seconds(lambda: _ignore(source.copyto(target)), 1) for _ in range(7)])
+
+        def copies() -> None:
+            for _ in range(_CANARY_COPIES):
+                source.copyto(target)
+
+        copies()
+        return _median([self._clock.as_called(copies) for _ in range(7)]) / _CANARY_COPIES
 
     def conditions(self) -> dict[str, float | str]:
         return nvml_conditions()

@@ -164,27 +164,29 @@ def unpack_files(path: Path, bundle: Bundle, root: Path) -> tuple[Any, ...]:
     Raises:
         ArtifactTampered: a file is not the one that was put in, or a request is none.
     """
-    for name, digest in bundle.digests.items():
-        place = root / name
-        if not place.resolve().is_relative_to(root.resolve()):
-            raise ArtifactTampered(f"{path}: {name!r} is not below its job")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with (
-                zipfile.ZipFile(path) as archive,
-                archive.open(FILES + digest) as packed,
-                place.open("wb") as file,
-            ):
-                shutil.copyfileobj(packed, file, 1 << 20)
-        except UNREADABLE as error:
-            raise ArtifactTampered(f"{path}: {name} cannot be read: {error}") from error
-        with place.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise ArtifactTampered(f"{path}: {name} is not the file that was put in")
+    name = BUNDLE
+    try:
+        with zipfile.ZipFile(path) as archive:  # once: opening it reads the list of its files
+            for name, digest in bundle.digests.items():
+                _unpack(archive, name, digest, root)
+    except UNREADABLE as error:
+        raise ArtifactTampered(f"{path}: {name} cannot be read: {error}") from error
     try:
         return tuple(from_wire(one, root) for one in bundle.requests)
     except (WireError, RecursionError) as error:
         raise ArtifactTampered(f"{path}: {error}") from error
+
+
+def _unpack(archive: zipfile.ZipFile, name: str, digest: str, root: Path) -> None:
+    place = root / name
+    if not place.resolve().is_relative_to(root.resolve()):
+        raise ArtifactTampered(f"{archive.filename}: {name!r} is not below its job")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(FILES + digest) as packed, place.open("wb") as file:
+        shutil.copyfileobj(packed, file, 1 << 20)
+    with place.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+            raise ArtifactTampered(f"{archive.filename}: {name} is not the file that was put in")
 
 
 def write_report(path: Path, report: Report, root: Path) -> None:

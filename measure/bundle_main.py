@@ -31,7 +31,8 @@ def main() -> int:
             archive.extractall(directory, names)
         runtime = os.path.join(directory, "runtime")
         sys.path.insert(0, runtime)
-        # Children are Pythons of their own.
+        # Children are Pythons of their own, and are to find this code, wherever they are begun.
+        os.environ["PYTHONSAFEPATH"] = "1"
         os.environ["PYTHONPATH"] = os.pathsep.join([runtime, os.environ.get("PYTHONPATH", "")])
         return _run(bundle, os.path.abspath(given.report), given.limit)
 

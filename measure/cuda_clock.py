@@ -11,9 +11,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-SHORT_S = 1e-3
-"""Calls that take less, of the events' time, are replayed. Beginning one takes microseconds, and
-milliseconds where the host builds candidates meanwhile and has no core for it right now."""
+SHORT_S = 1e-2
+"""Calls that take less, of the events' time, are replayed. Beginning one takes microseconds, which
+is a hundredth of what takes one millisecond, and milliseconds where the host builds candidates
+meanwhile and has no core for it right now."""
 _NON_BLOCKING = 1
 _THREAD_LOCAL = 1
 """Other threads may do as they please while this one's calls are captured."""
@@ -60,12 +61,20 @@ class Clock:
                 # They have just worked: what asks for memory, or waits, cannot be captured, and TVM
                 # says so in words of its own.
                 graph = None
+        if graph is not None and not self._nodes(graph):  # they went to another stream
+            self._do("GraphDestroy", graph)
+            graph = None
         if graph is None:
             return [taken, *(self._between(calls, None) for _ in range(repeat - 1))]
         try:
             return self._replayed(graph, repeat)
         finally:
             self._do("GraphDestroy", graph)
+
+    def as_called(self, calls: Callable[[], None]) -> float:
+        """Seconds that `calls` take together, never replayed: for what goes to the default stream
+        whatever stream it is to go to, as copies do."""
+        return self._between(calls, None)
 
     def _between(self, calls: Callable[[], None], stream: Any) -> float:
         self._do("EventRecord", self._begin, stream)
@@ -89,6 +98,11 @@ class Clock:
             if not complete and graph:
                 self._do("GraphDestroy", graph)
         return graph
+
+    def _nodes(self, graph: ctypes.c_void_p) -> int:
+        count = ctypes.c_size_t()
+        self._do("GraphGetNodes", graph, None, ctypes.byref(count))
+        return count.value
 
     def _replayed(self, graph: ctypes.c_void_p, repeat: int) -> list[float]:
         ready = ctypes.c_void_p()

@@ -159,7 +159,7 @@ def _measured(
 
 def _call(request: Any, environment: dict[str, str], limit_s: float) -> Any:
     """The answer of a fresh process, or in one line why there is none."""
-    with Child(HANDLER, env=environment) as child:
+    with Child(HANDLER, env=environment, torch=True) as child:
         try:
             return child.call(request, limit_s)
         except ChildTimeout:

@@ -61,7 +61,7 @@ def learn(home: Home) -> str:
     latest, in that of the next job.
     """
     try:
-        with Child("tunefarm.scheduler.learning:train_home") as child:
+        with Child("tunefarm.scheduler.learning:train_home", torch=True) as child:
             return str(child.call(home.root, TRAIN_LIMIT_S))
     except (ChildTimeout, ChildDied, ChildError, OSError) as error:
         return f"the cost model could not be trained: {error}"

@@ -19,6 +19,13 @@ def answer(request: str) -> object:
     match request:
         case "pid":
             return os.getpid()
+        case "torch":
+            try:
+                import torch  # type: ignore[import-not-found]
+
+                return str(torch.__version__)
+            except ImportError:
+                return ""
         case "raise":
             raise ValueError("no")
         case "refuse":

@@ -90,3 +90,12 @@ def test_what_it_started_dies_with_it(child: Child, tmp_path: Path) -> None:
         time.sleep(0.05)
     else:
         assert not Path(f"/proc/{grandchild}").exists()
+
+
+@pytest.mark.parametrize(("torch", "version"), [(False, ""), (True, "99")])
+def test_it_finds_pytorch_only_where_it_is_to(tmp_path: Path, torch: bool, version: str) -> None:
+    """As TVM's runtime would look for it."""
+    (tmp_path / "torch.py").write_text("__version__ = '99'\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with Child(HANDLER, env={"PYTHONPATH": path}, torch=torch) as one:
+        assert one.call("torch", 10) == version

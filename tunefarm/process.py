@@ -81,11 +81,14 @@ class Child:
             answer. Importing the module is the warm-up.
         env: variables set before the interpreter starts.
         memory_bytes: growth of the address space allowed to the child after its warm-up.
+        torch: whether it is to find PyTorch, where that is installed. TVM's runtime would import
+            it: seconds in every child, and on a GPU a second CUDA runtime in the process.
     """
 
     handler: str
     env: Mapping[str, str] = field(default_factory=dict)
     memory_bytes: int | None = None
+    torch: bool = False
     starts: int = 0
     _process: subprocess.Popen[bytes] | None = None
     _connection: Connection | None = None
@@ -109,6 +112,7 @@ class Child:
                     str(theirs.fileno()),
                     str(self.memory_bytes or 0),
                     str(os.getpid()),
+                    *(["torch"] if self.torch else []),
                 ],
                 env={**os.environ, **self.env},
                 pass_fds=[theirs.fileno()],
@@ -259,4 +263,6 @@ if __name__ == "__main__":
     # Run as __main__, this module's classes would be pickled under that name: use the real one.
     from tunefarm import process
 
+    if "torch" not in sys.argv[5:]:
+        sys.modules["torch"] = None  # type: ignore[assignment]
     process._serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

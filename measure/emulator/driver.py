@@ -389,6 +389,9 @@ class Driver:
     def cudaStreamEndCapture(self, stream: int, place: int) -> None:
         self._graphs[self._new(place)] = self._capturing.pop(stream)
 
+    def cudaGraphGetNodes(self, graph: int, _nodes: int, place: int) -> None:
+        _set(place, ctypes.c_size_t, len(self._graphs[graph]))
+
     def cudaGraphInstantiate(self, place: int, graph: int, _flags: int) -> None:
         self._graphs[self._new(place)] = self._graphs[graph]
 
@@ -486,6 +489,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "cudaStreamWaitEvent": (_P, _P, ctypes.c_uint),
     "cudaStreamBeginCapture": (_P, _I),
     "cudaStreamEndCapture": (_P, _P),
+    "cudaGraphGetNodes": (_P, _P, _P),
     "cudaGraphInstantiate": (_P, _P, ctypes.c_ulonglong),
     "cudaGraphLaunch": (_P, _P),
     "cudaGraphDestroy": _STREAM,

@@ -41,7 +41,7 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
         *("cudaStreamCreate", "cudaStreamCreateWithFlags", "cudaStreamDestroy"),
         *("cudaStreamSynchronize", "cudaStreamWaitEvent", "cudaStreamBeginCapture"),
         *("cudaStreamEndCapture", "cudaGraphInstantiate", "cudaGraphLaunch", "cudaGraphDestroy"),
-        "cudaGraphExecDestroy",
+        *("cudaGraphExecDestroy", "cudaGraphGetNodes"),
     ),
     MANAGEMENT: (
         *("nvmlInit_v2", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetClockInfo"),
