@@ -22,7 +22,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
-# A real network, a real search: about five minutes on two cores.
+# A real network, a real search: about four minutes on two cores.
 demo: setup
 	@mkdir -p $(DEMO)
 	$(BIN)/tunefarm zoo squeezenet -o $(DEMO)/squeezenet.onnx
@@ -39,7 +39,7 @@ test: setup
 fast: setup
 	$(BIN)/python -m pytest $(TWO) -m "not tvm and not ray"
 
-# Faults by the thousand; what came of them is in torture.json. Tens of minutes.
+# Faults by the thousand; what came of them is in torture.json. Hours.
 torture: setup
 	$(BIN)/python -m pytest -o addopts="--strict-markers" tests/torture
 

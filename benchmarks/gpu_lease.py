@@ -38,6 +38,8 @@ GRACE_S = 35.0
 """For what was begun when a part's time was over: the longest that one schedule may take."""
 _ENDING_S = 10.0
 """For a part to write what it has."""
+_LEAD_S = 15.0
+"""By which the last part is told less than it has: after it there is no time for what it began."""
 _NVIDIA_SMI = (
     *("name", "uuid", "driver_version", "vbios_version", "memory.total", "power.limit"),
     *("clocks.max.sm", "clocks.max.memory", "clocks.sm", "temperature.gpu", "power.draw"),
@@ -99,7 +101,8 @@ def lease(out: Path, directories: Sequence[Path], due: Sequence[Part], limit_s: 
     for number, part in enumerate(due):
         share = part.share / sum(one.share for one in due[number:])
         left_s = max(1.0, until - time.monotonic() - _ENDING_S)
-        ended = run(part, share * left_s, min(share * left_s + GRACE_S, left_s))
+        told_s = min(share * left_s, left_s - min(_LEAD_S, 0.2 * left_s))
+        ended = run(part, told_s, min(told_s + GRACE_S, left_s))
         own["parts"].append(ended)
         file.write_text(json.dumps(journeys, indent=1) + "\n")
         if ended["code"] == INTERRUPTED:

@@ -5,9 +5,9 @@ zoo's encoder), on the GPU of this machine; needs PyTorch, for ResNet-50 torchvi
     python gpu_rivals.py RESULTS.json [--samples 20] [--for 300] [--kernels A,B]
 
 Eager (cuBLAS, cuDNN), then Inductor with its widest search (which uses Triton), one of each sort in
-turns and networks last, in float16 first, for as long as leaves time for eager once more: how far the
-two differ is what the GPU's clocks did meanwhile. What there is is written after each kernel. Each
-rival is given its best: of attention cuDNN's and FlashAttention's too, of what memory bounds
+turns and networks last, in float16 first, for as long as leaves time for eager once more: how far
+the two differ is what the GPU's clocks did meanwhile. What there is is written after each kernel.
+Each rival is given its best: of attention cuDNN's and FlashAttention's too, of what memory bounds
 Inductor's default as well, which its widest search may miss.
 
 Medians over samples of several calls between two events of the device, in a graph, with everything

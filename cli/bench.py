@@ -13,7 +13,6 @@ import click
 from tunefarm.cli.common import Shape, json_option, show_json
 
 if TYPE_CHECKING:
-    from tunefarm.devices.device import Device
     from tunefarm.home import Home
     from tunefarm.results.bench import BenchProtocol
     from tunefarm.results.runtimes.contract import Subject
@@ -129,6 +128,7 @@ def _benched(
     protocol: BenchProtocol,
 ) -> dict[str, Any]:
     """One model's document, recorded."""
+    from tunefarm.cli.measuring import alone, steadied
     from tunefarm.devices.registry import local_devices
     from tunefarm.results.bench import Watch, bench
     from tunefarm.results.bench_figures import figures
@@ -136,7 +136,7 @@ def _benched(
 
     (device,) = local_devices(home)
     with _subject(home, model, artifact, shapes, threads) as (subject, directory):
-        with _alone(device), _gauge(home, device) as steady:
+        with alone(device, "bench"), steadied(home, device) as steady:
             watch = Watch(
                 lambda text: click.echo(text, err=True), steady, lambda e: keep(directory, e)
             )
@@ -210,37 +210,6 @@ def _newest(home: Home, digest: str, inputs: Any) -> Path | None:
     finally:
         journal.close()
     return None
-
-
-@contextlib.contextmanager
-def _alone(device: Device) -> Iterator[None]:
-    """Nothing else of any farm measures on this device meanwhile."""
-    from tunefarm.devices.lock import DeviceLock
-
-    lock = DeviceLock(device)
-    lock.wait(
-        {"job": "bench"},
-        lambda job: click.echo(f"waiting: {device.id} is busy with {job}", err=True),
-        lambda: None,
-    )
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextlib.contextmanager
-def _gauge(home: Home, device: Device) -> Iterator[Any]:
-    """Waits a while for the machine to be all there, where the roof's gauge is known."""
-    from tunefarm.measure.protocol import Protocol
-    from tunefarm.measure.roofline import roof_path
-    from tunefarm.measure.runner import Runner
-
-    runner = Runner(device.cores, Protocol().memory_bytes, roof_path(home, device))
-    try:
-        yield runner.await_steady
-    finally:
-        runner.close()
 
 
 def _judge(documents: list[dict[str, Any]]) -> None:

@@ -30,6 +30,7 @@ _COMMANDS = {
     "artifacts": ("tunefarm.cli.artifacts", "List, pull, inspect, verify and run artifacts."),
     "measure": ("tunefarm.cli.measure", "Measure by file, where no network leads."),
     "bench": ("tunefarm.cli.bench", "Run a model in several runtimes, side by side."),
+    "compare": ("tunefarm.cli.compare", "Run the artifacts of two jobs in turns."),
     "costmodel": ("tunefarm.cli.costmodel", "What earlier jobs teach later ones."),
     "journal": ("tunefarm.cli.journal", "Check, export and correct the durable record."),
     "ui": ("tunefarm.cli.ui", "Open the MLflow UI on this farm's store."),

@@ -13,7 +13,7 @@ from tunefarm.cli.desk import door_at, farm_options, open_door
 @farm_options
 @json_option
 def command(job: str, farm: str | None, token: str | None, as_json: bool) -> None:
-    """Go on with an interrupted JOB: nothing that was measured is measured again.
+    """Go on with an interrupted JOB: no candidate that was measured is measured again.
 
     A farm's goes on at its head, and may be watched.
     """

@@ -204,6 +204,8 @@ class Store:
     # ----------------------------------------------------------------- versions
 
     def _bring_up_to_date(self) -> None:
+        if self._is_up_to_date():  # as nearly always: then nobody has to wait for a writer
+            return
         with self._engine.connect() as connection, _transaction(connection, self.is_sqlite):
             if not self.is_sqlite:  # two that make the same tables at once would both fail
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
@@ -225,6 +227,14 @@ class Store:
                 connection.execute(sa.delete(schema.meta).where(schema.meta.c.key == "schema"))
                 now = {"key": "schema", "value": str(schema.SCHEMA_VERSION)}
                 connection.execute(sa.insert(schema.meta), [now])
+
+    def _is_up_to_date(self) -> bool:
+        key = sa.select(schema.meta.c.value).where(schema.meta.c.key == "schema")
+        with self._engine.connect() as connection:
+            there = set(sa.inspect(connection).get_table_names())
+            if not there.issuperset(schema.metadata.tables):
+                return False
+            return bool(connection.scalar(key) == str(schema.SCHEMA_VERSION))
 
 
 def _address(url: str) -> sa.URL:
