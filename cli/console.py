@@ -31,7 +31,7 @@ _PHASES = {
 
 def describe(snapshot: Snapshot) -> str:
     """One line of plain text."""
-    parts = [f"{format_seconds(snapshot.elapsed_s)} {_PHASES.get(snapshot.phase, snapshot.phase)}"]
+    parts = [f"{format_seconds(snapshot.elapsed_s)} {_phase(snapshot)}"]
     if snapshot.kernels:
         parts.append(
             f"{snapshot.built} built, {snapshot.measured}/{snapshot.trials} measured, "
@@ -46,6 +46,14 @@ def describe(snapshot: Snapshot) -> str:
         parts.append(f"about {format_seconds(snapshot.left_s)} left")
     target = f"{snapshot.target}: " if snapshot.target else ""
     return target + ", ".join(parts)
+
+
+def _phase(snapshot: Snapshot) -> str:
+    said = _PHASES.get(snapshot.phase, snapshot.phase)
+    if snapshot.processes is None:
+        return said
+    done, of = snapshot.processes
+    return f"{said}, {done} of {of} processes done"
 
 
 class ConsoleReporter:
@@ -135,7 +143,7 @@ def _panel(snapshot: Snapshot) -> Any:
     bar = ProgressBar(total=snapshot.trials or 1, completed=snapshot.measured, width=60)
     title = Text.assemble((snapshot.job, "bold"), f" {snapshot.target}".rstrip())
     phase = Text(
-        f"{_PHASES.get(snapshot.phase, snapshot.phase)}  {format_seconds(snapshot.elapsed_s)}",
+        f"{_phase(snapshot)}  {format_seconds(snapshot.elapsed_s)}",
         style="bold",
     )
     body = Table.grid()

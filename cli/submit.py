@@ -138,12 +138,14 @@ def command(
     a farm's door goes on there.
     """
     from tunefarm.cli.targets import by_file, devices_of, targets_of
+    from tunefarm.errors import JobError
     from tunefarm.frontend.identity import model_digest
     from tunefarm.home import Home
     from tunefarm.results.facts import Job
     from tunefarm.results.journal import Journal
     from tunefarm.results.known import twin
-    from tunefarm.scheduler.desk import start_driver
+    from tunefarm.results.life import TERMINAL
+    from tunefarm.scheduler.desk import await_driver, start_driver
 
     digest = model_digest(model)
     if exchange is not None:
@@ -218,7 +220,11 @@ def command(
         return
     journal.add_job(job, chosen)
     if detach:
-        start_driver(home, job.id)
+        try:
+            await_driver(home, job.id, start_driver(home, job.id))
+        except JobError:
+            if journal.status(job.id) not in TERMINAL:  # else it was quick, and is on record
+                raise
         say_queued({"job": job.id, "status": "queued", "name": job.name}, None, as_json)
         return
     run(home, journal, job, as_json)

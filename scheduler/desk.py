@@ -160,7 +160,7 @@ def await_driver(home: Home, job: str, process: subprocess.Popen[bytes]) -> None
         if process.poll() not in (None, 0):
             log = home.job_dir(job) / "detached.log"
             said = log.read_text(errors="replace").strip().splitlines() or ["nothing"]
-            raise JobError(f"job {job} cannot be resumed: {said[-1][:300]}", hint=f"See {log}")
+            raise JobError(f"nobody drives job {job}: {said[-1][:300]}", hint=f"See {log}")
         time.sleep(0.1)
 
 

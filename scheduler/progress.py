@@ -26,7 +26,8 @@ class Snapshot:
     best_s: float | None = None
     elapsed_s: float = 0.0
     left_s: float | None = None
-    note: str = ""
+    processes: tuple[int, int] | None = None
+    """Of the present phase: how many are done, of how many."""
 
 
 class Reporter(Protocol):
@@ -82,4 +83,5 @@ def tuning_snapshot(
         best_s=sum(p.weight * (p.latency_s or 0) for p in tasks) if complete else None,
         elapsed_s=elapsed_s,
         left_s=left_s,
+        processes=state.processes(),
     )

@@ -313,6 +313,11 @@ class TargetState:
         if len(self.reported) >= self._processes():
             self._enter(_AFTER_PROCESSES[self.phase])
 
+    def processes(self) -> tuple[int, int] | None:
+        """How many of the present phase have reported, of how many; None where it has none."""
+        of = self._processes()
+        return (len(self.reported), of) if self.phase in _AFTER_PROCESSES and of > 1 else None
+
     def _processes(self) -> int:
         """How many the present phase has."""
         several = (Phase.RACE, Phase.PLACE, Phase.FINAL, Phase.COMPARE)

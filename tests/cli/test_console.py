@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tunefarm.cli.common import Moment, format_ratio
-from tunefarm.cli.console import ConsoleReporter
+from tunefarm.cli.console import ConsoleReporter, describe
 from tunefarm.scheduler.progress import Snapshot
 
 
@@ -28,6 +28,13 @@ def test_nothing_that_is_said_is_taken_for_markup(tmp_path: Path) -> None:
     assert said in stream.getvalue()
     assert "net[/b]" in stream.getvalue()
     assert said in (tmp_path / "job.log").read_text()
+
+
+def test_of_a_phase_of_several_processes_is_said_how_many_are_done() -> None:
+    tuning = Snapshot("net", "llvm", "tune", kernels=3, trials=9)
+    assert "processes" not in describe(tuning)
+    final = Snapshot("net", "llvm", "final", elapsed_s=65, processes=(2, 6))
+    assert describe(final) == "llvm: 1:05 held-out runs, 2 of 6 processes done"
 
 
 @pytest.mark.parametrize(
