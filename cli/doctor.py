@@ -6,15 +6,13 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 
 import click
 
 from tunefarm.cli.common import json_option, show_json
 from tunefarm.errors import JobError, TunefarmError, UnsupportedTarget
 from tunefarm.home import Home
-
-_TVM, _FFI = "0.27.0.post1", "0.1.14.post1"
 
 
 def _python() -> str:
@@ -26,13 +24,20 @@ def _tvm() -> str:
         found = version("apache-tvm"), version("apache-tvm-ffi")
     except PackageNotFoundError as error:
         raise TunefarmError(f"{error.name} is not installed", hint="make setup") from None
-    if found != (_TVM, _FFI):
+    wanted = _pinned("apache-tvm"), _pinned("apache-tvm-ffi")
+    if found != wanted:
         raise TunefarmError(
             f"apache-tvm {found[0]} with apache-tvm-ffi {found[1]}; "
-            f"this wheel works with {_TVM} and {_FFI} (another ffi crashes)",
-            hint=f"pip install apache-tvm=={_TVM} apache-tvm-ffi=={_FFI}",
+            f"this wheel works with {wanted[0]} and {wanted[1]} (another ffi crashes)",
+            hint=f"pip install apache-tvm=={wanted[0]} apache-tvm-ffi=={wanted[1]}",
         )
     return f"{found[0]}, ffi {found[1]}"
+
+
+def _pinned(name: str) -> str:
+    """The version that tunefarm is installed with."""
+    pins = (one.partition("==") for one in requires("tunefarm") or ())
+    return next(version for package, _, version in pins if package == name)
 
 
 def _linker() -> str:

@@ -138,11 +138,8 @@ class Runner:
         """Until the gauge says that all cores are there, or for `limit_s`; whether they are."""
         until = time.monotonic() + limit_s
         while True:
-            try:
-                if self._child.call("steady", 30.0):
-                    return True
-            except FAULTS:
-                self._child.kill()
+            if self._asked("steady"):
+                return True
             if time.monotonic() > until:
                 return False
             time.sleep(0.05)
@@ -152,21 +149,20 @@ class Runner:
 
         None when the child does not survive it: an earlier candidate may have spoilt it.
         """
-        try:
-            answer: float = self._child.call("canary", 30.0)
-        except FAULTS:
-            self._child.kill()
-            return None
+        answer: float | None = self._asked("canary")
         return answer
 
     def conditions(self) -> dict[str, Any]:
         """Of the device itself, where it tells: clocks, temperature and the like."""
+        return self._asked("conditions") or {}
+
+    def _asked(self, what: str) -> Any:
+        """None where the child does not survive it."""
         try:
-            found: dict[str, Any] = self._child.call("conditions", 30.0)
+            return self._child.call(what, 30.0)
         except FAULTS:
             self._child.kill()
-            return {}
-        return found
+            return None
 
     def close(self) -> None:
         self._child.kill()

@@ -45,7 +45,7 @@ from tunefarm.search.proposer import Proposer, Result, Taught, likeliest
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 LOCK_EVERY_S = 0.5
-"""Points that are tried, best first, until one can be applied."""
+"""Between two looks whether a device is free."""
 
 
 @dataclass(frozen=True)
