@@ -62,7 +62,7 @@ def pull(
     """Fetch an artifact from the registry by name and alias (its target); checked on arrival."""
     from tunefarm.errors import ArtifactError, ArtifactTampered, UsageError
     from tunefarm.home import Home
-    from tunefarm.results.bundle import open_bundle, verify
+    from tunefarm.results.artifact_file import open_artifact, verify
 
     name, _, alias = reference.partition("@")
     if tracking_uri is None:
@@ -75,12 +75,12 @@ def pull(
     else:
         raise UsageError("--tracking-uri and --farm are two places: name one of them")
     try:
-        bundle = open_bundle(path)
-        if bundle.digest != digest:
+        artifact = open_artifact(path)
+        if artifact.digest != digest:
             raise ArtifactTampered(
-                f"{reference}: the registry promised {digest[:12]}, this is {bundle.digest[:12]}"
+                f"{reference}: the registry promised {digest[:12]}, this is {artifact.digest[:12]}"
             )
-        verify(bundle)
+        verify(artifact)
     except ArtifactError:
         path.unlink()
         raise
@@ -95,16 +95,16 @@ def pull(
 @json_option
 def inspect(path: Path, as_json: bool) -> None:
     """Say what an artifact is: model, target, result, what it needs of a host."""
-    from tunefarm.results.bundle import misfits, open_bundle
+    from tunefarm.results.artifact_file import misfits, open_artifact
 
-    bundle = open_bundle(path)
+    artifact = open_artifact(path)
     if as_json:
-        show_json({**bundle.manifest, "digest": bundle.digest})
+        show_json({**artifact.manifest, "digest": artifact.digest})
         return
-    manifest = bundle.manifest
+    manifest = artifact.manifest
     result = manifest["result"]
     tuned = sum(kernel["tuned"] for kernel in manifest["kernels"])
-    click.echo(f"{manifest['name']}  {bundle.digest}")
+    click.echo(f"{manifest['name']}  {artifact.digest}")
     click.echo(f"model     {manifest['model']['source']}  {manifest['model']['digest'][:12]}")
     click.echo(f"target    {manifest['target']}")
     sku = manifest["device"]["sku"]
@@ -133,14 +133,14 @@ def inspect(path: Path, as_json: bool) -> None:
 @json_option
 def verify_(path: Path, as_json: bool) -> None:
     """Check every byte against the manifest. Exit code 6 when anything is off."""
-    from tunefarm.results.bundle import open_bundle, verify
+    from tunefarm.results.artifact_file import open_artifact, verify
 
-    bundle = open_bundle(path)
-    names = verify(bundle)
+    artifact = open_artifact(path)
+    names = verify(artifact)
     if as_json:
-        show_json({"path": str(path), "digest": bundle.digest, "verified": names})
+        show_json({"path": str(path), "digest": artifact.digest, "verified": names})
     else:
-        click.echo(f"{path}: {len(names)} parts sound, digest {bundle.digest}")
+        click.echo(f"{path}: {len(names)} parts sound, digest {artifact.digest}")
 
 
 @command.command("run")

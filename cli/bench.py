@@ -191,7 +191,7 @@ def _subject(
 def _newest(home: Home, digest: str, inputs: Any) -> Path | None:
     """The newest artifact of this model, with these shapes, that runs here."""
     from tunefarm.errors import ArtifactError
-    from tunefarm.results.bundle import misfits, open_bundle
+    from tunefarm.results.artifact_file import misfits, open_artifact
     from tunefarm.results.journal import Journal
 
     wanted = [(spec.name, list(spec.shape), spec.dtype) for spec in inputs]
@@ -201,7 +201,7 @@ def _newest(home: Home, digest: str, inputs: Any) -> Path | None:
             if journal.job(row["job"]).model_digest != digest:
                 continue
             try:
-                manifest = open_bundle(Path(row["path"])).manifest
+                manifest = open_artifact(Path(row["path"])).manifest
             except ArtifactError:
                 continue
             has = [(one["name"], list(one["shape"]), one["dtype"]) for one in manifest["inputs"]]

@@ -11,7 +11,7 @@ from tunefarm.cli.common import format_latency, format_ratio, json_option, show_
 
 if TYPE_CHECKING:
     from tunefarm.home import Home
-    from tunefarm.results.bundle import Bundle
+    from tunefarm.results.artifact_file import Artifact
     from tunefarm.results.journal import Journal
 
 _SHOWN = 12
@@ -50,7 +50,7 @@ def command(
     from tunefarm.devices.target import make_target
     from tunefarm.home import Home
     from tunefarm.results import duel
-    from tunefarm.results.bundle import open_bundle, require_fit
+    from tunefarm.results.artifact_file import open_artifact, require_fit
     from tunefarm.results.journal import Journal
 
     home = Home.from_environment().prepare()
@@ -59,13 +59,13 @@ def command(
         paths = tuple(_artifact(home, journal, one, target) for one in (first, second))
     finally:
         journal.close()
-    bundles = [open_bundle(path) for path in paths]
-    for bundle in bundles:
-        require_fit(bundle)
-    duel.check_alike(*bundles)
-    kind = make_target(str(bundles[0].manifest["target"]["kind"]), {})
+    artifacts = [open_artifact(path) for path in paths]
+    for artifact in artifacts:
+        require_fit(artifact)
+    duel.check_alike(*artifacts)
+    kind = make_target(str(artifacts[0].manifest["target"]["kind"]), {})
     device = device_for(kind, local_devices(home))
-    threads = max(int(bundle.manifest["threads"]) for bundle in bundles)
+    threads = max(int(artifact.manifest["threads"]) for artifact in artifacts)
     with alone(device, "compare"), steadied(home, device) as steady:
 
         def before(process: int) -> None:
@@ -73,7 +73,7 @@ def command(
             steady()
 
         found = duel.duel((paths[0], paths[1]), threads, processes, seconds, before)
-    document = _document(bundles, found, duel.kernels(*bundles))
+    document = _document(artifacts, found, duel.kernels(*artifacts))
     show_json(document) if as_json else _show(document)
 
 
@@ -98,16 +98,20 @@ def _artifact(home: Home, journal: Journal, wanted: str, target: str | None) -> 
     return made[target]
 
 
-def _document(bundles: list[Bundle], found: Any, kernels: list[dict[str, Any]]) -> dict[str, Any]:
+def _document(
+    artifacts: list[Artifact], found: Any, kernels: list[dict[str, Any]]
+) -> dict[str, Any]:
     result = found.comparison
     sides = {
         side: {
-            "artifact": str(bundle.path),
-            "digest": bundle.digest,
-            "model": bundle.manifest["model"]["digest"],
+            "artifact": str(artifact.path),
+            "digest": artifact.digest,
+            "model": artifact.manifest["model"]["digest"],
             "median_ms": seconds * 1e3,
         }
-        for side, bundle, seconds in zip(("first", "second"), bundles, found.median_s, strict=True)
+        for side, artifact, seconds in zip(
+            ("first", "second"), artifacts, found.median_s, strict=True
+        )
     }
     return {
         **sides,

@@ -23,7 +23,7 @@ from tunefarm.measure.archive import pack
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import evidence
-from tunefarm.results.bundle import LIBRARY, MANIFEST, SCHEMA, WEIGHTS
+from tunefarm.results.artifact_file import LIBRARY, MANIFEST, SCHEMA, WEIGHTS
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.sbom import sbom

@@ -23,7 +23,7 @@ from tunefarm.measure.gate import make_input
 from tunefarm.measure.runner import thread_env
 from tunefarm.measure.stats import Comparison, compare
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
-from tunefarm.results.bundle import Bundle
+from tunefarm.results.artifact_file import Artifact
 
 HANDLER = "tunefarm.results.duel:run_round"
 PROCESSES = 6
@@ -59,7 +59,7 @@ class Duel:
     apart: float
 
 
-def check_alike(first: Bundle, second: Bundle) -> None:
+def check_alike(first: Artifact, second: Artifact) -> None:
     """That both take and give the same, on the same kind of target.
 
     Raises:
@@ -148,7 +148,7 @@ def _apart(first: list[Any], second: list[Any]) -> float:
     return most
 
 
-def kernels(first: Bundle, second: Bundle) -> list[dict[str, Any]]:
+def kernels(first: Artifact, second: Artifact) -> list[dict[str, Any]]:
     """A row for each kernel that either has: its name, calls, whether both have one schedule for it
     (`schedule`: same, other, first only, second only), and milliseconds of a call in its own
     artifact, as its own job found them, None where it did not. Those that differ most come first.
@@ -159,11 +159,11 @@ def kernels(first: Bundle, second: Bundle) -> list[dict[str, Any]]:
     return sorted(rows, key=_differs, reverse=True)
 
 
-def _kernels(bundle: Bundle) -> Mapping[str, dict[str, Any]]:
+def _kernels(artifact: Artifact) -> Mapping[str, dict[str, Any]]:
     evidence = "evidence/in_place.json"  # an older tunefarm's have none, nor those unmeasured
-    placed = json.loads(bundle.read(evidence)) if evidence in bundle.manifest["files"] else None
+    placed = json.loads(artifact.read(evidence)) if evidence in artifact.manifest["files"] else None
     seconds = (placed or {}).get("kernels", {})
-    schedules = json.loads(bundle.read("schedules.json"))["kernels"]
+    schedules = json.loads(artifact.read("schedules.json"))["kernels"]
     return {
         one["workload"]: {
             "name": one["name"],
@@ -173,7 +173,7 @@ def _kernels(bundle: Bundle) -> Mapping[str, dict[str, Any]]:
             if one["workload"] in seconds
             else None,
         }
-        for one in bundle.manifest["kernels"]
+        for one in artifact.manifest["kernels"]
     }
 
 

@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunefarm.errors import ArtifactIncompatible, ArtifactTampered, UsageError
-from tunefarm.results.bundle import WEIGHTS, Bundle, open_bundle, require_fit, unpack_library
+from tunefarm.results.artifact_file import (
+    WEIGHTS,
+    Artifact,
+    open_artifact,
+    require_fit,
+    unpack_library,
+)
 
 Array = NDArray[Any]
 
@@ -27,10 +33,10 @@ class LoadedModel:
         inputs, outputs: name, shape and dtype of each, from the manifest.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, artifact: Artifact) -> None:
         started = time.perf_counter()
-        require_fit(bundle)
-        threads = str(bundle.manifest["threads"])
+        require_fit(artifact)
+        threads = str(artifact.manifest["threads"])
         if "tvm" not in sys.modules:
             # The runtime alone: nothing of the compiler is loaded into a process that only runs.
             os.environ.setdefault("TVM_USE_RUNTIME_LIB", "1")
@@ -38,24 +44,24 @@ class LoadedModel:
         from tunefarm.measure import weights
         from tunefarm.measure.model import CompiledModel
 
-        self.bundle = bundle
-        self.inputs: list[dict[str, Any]] = bundle.manifest["inputs"]
-        self.outputs: list[dict[str, Any]] = bundle.manifest["outputs"]
+        self.artifact = artifact
+        self.inputs: list[dict[str, Any]] = artifact.manifest["inputs"]
+        self.outputs: list[dict[str, Any]] = artifact.manifest["outputs"]
         constants: list[Array] = []
-        if WEIGHTS in bundle.manifest["files"]:
-            size = bundle.manifest["files"][WEIGHTS]["bytes"]
+        if WEIGHTS in artifact.manifest["files"]:
+            size = artifact.manifest["files"][WEIGHTS]["bytes"]
             try:
                 memory = weights.room(size)
-                bundle.read_into(WEIGHTS, memory)
+                artifact.read_into(WEIGHTS, memory)
                 constants = weights.arrays(memory)
             except ValueError as error:
-                raise ArtifactTampered(f"{bundle.path}: {WEIGHTS}: {error}") from None
+                raise ArtifactTampered(f"{artifact.path}: {WEIGHTS}: {error}") from None
             except OSError as error:
                 raise ArtifactIncompatible(
-                    f"{bundle.path}: no memory for {size} bytes of weights: {error}"
+                    f"{artifact.path}: no memory for {size} bytes of weights: {error}"
                 ) from None
         self._model = CompiledModel(
-            unpack_library(bundle), constants, kind=str(bundle.manifest["target"]["kind"])
+            unpack_library(artifact), constants, kind=str(artifact.manifest["target"]["kind"])
         )
         self.timings: dict[str, float] = {"load": time.perf_counter() - started}
         self._calls = 0
@@ -103,8 +109,8 @@ def load(path: str | Path) -> LoadedModel:
         ArtifactIncompatible: it does not fit this host; the message has every reason.
     """
     started = time.perf_counter()
-    bundle = open_bundle(Path(path))
+    artifact = open_artifact(Path(path))
     opened = time.perf_counter() - started
-    model = LoadedModel(bundle)
+    model = LoadedModel(artifact)
     model.timings["load"] += opened
     return model

@@ -25,10 +25,10 @@ class Tunefarm(Runtime):
 
     def prepared_s(self, subject: Subject) -> float | None:
         """What the search took."""
-        from tunefarm.results.bundle import open_bundle
+        from tunefarm.results.artifact_file import open_artifact
 
         assert subject.artifact is not None
-        wall_s = open_bundle(subject.artifact).manifest.get("wall_s")
+        wall_s = open_artifact(subject.artifact).manifest.get("wall_s")
         return float(wall_s) if wall_s is not None else None
 
     def environment(self, threads: int) -> dict[str, str]:

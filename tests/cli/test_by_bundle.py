@@ -26,7 +26,7 @@ from tunefarm.measure.bundle_run import run_bundle
 from tunefarm.measure.facts import Checked, KernelFacts, Raced, Screening, ScreenOutcome
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.requests import ScreenRequest
-from tunefarm.results.bundle import open_bundle
+from tunefarm.results.artifact_file import open_artifact
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.scheduler.exchange import Exchange
@@ -113,7 +113,7 @@ def look_at(done: Done, bundles: Counter[str], home: Path, trials: int) -> None:
     assert target.device.sku == "Paper GPU"
     assert "nvcc" in target.toolchain or "nvrtc" in target.toolchain
     journal.close()
-    manifest = open_bundle(Path(row["artifact"])).manifest
+    manifest = open_artifact(Path(row["artifact"])).manifest
     assert manifest["requires"]["gpu"]["arch"] == "sm_90"
 
 

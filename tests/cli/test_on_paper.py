@@ -15,7 +15,7 @@ from tests.cuda import needs_compiler
 from tests.models import cnn, renamed, single_matmul
 from tests.on_paper import RUN, all_submitted, on_paper
 from tunefarm.home import Home
-from tunefarm.results.bundle import open_bundle
+from tunefarm.results.artifact_file import open_artifact
 from tunefarm.results.journal import Journal
 
 pytestmark = pytest.mark.tvm  # and not alone: nothing here is judged by its time
@@ -53,14 +53,14 @@ def test_a_network_that_was_built_without_a_device_computes_what_it_is_to_and_is
         assert row["parity"]["passed"], "it was seen on paper before it was packaged"
         assert row["parity"]["ran_on"] == "GPU of paper"
         assert 0 <= row["parity"]["max_rel_err"] < off
-        bundle = open_bundle(Path(row["artifact"]))
-        manifest = bundle.manifest
+        artifact = open_artifact(Path(row["artifact"]))
+        manifest = artifact.manifest
         assert any(kernel["tuned"] for kernel in manifest["kernels"])
         assert manifest["device"]["sku"] == ""
         assert manifest["computed_in"] == computed_in
         assert manifest["target"].get("precision", "float32") == computed_in
         assert manifest["precision"] == ["float32"]
-        assert (b"tensor-tile" in bundle.read("schedules.json")) == (target == rounding)
+        assert (b"tensor-tile" in artifact.read("schedules.json")) == (target == rounding)
     run = ("artifacts", "run", rows[rounding]["artifact"], "--inputs", inputs, "--outputs", outputs)
     ran = on_paper(*run, arch="sm_86")
     assert ran.returncode == 0, ran.stderr[-3000:]
@@ -89,7 +89,7 @@ def test_what_is_wrong_on_paper_ships_untuned(
     assert "that must not ship: the untuned build instead" in done.stderr
     (row,) = json.loads(done.stdout)["targets"].values()
     assert (row["verdict"], row["parity"]["passed"]) == ("UNMEASURED", True)
-    manifest = open_bundle(Path(row["artifact"])).manifest
+    manifest = open_artifact(Path(row["artifact"])).manifest
     report = (home.job_dir(manifest["job"]) / "report.html").read_text()
     assert "nothing was measured" in report
     assert "on a GPU of paper" in report

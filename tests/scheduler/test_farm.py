@@ -9,7 +9,7 @@ import pytest
 from tests import models
 from tests.command import tunefarm
 from tests.farms import farm_of
-from tunefarm.results.bundle import open_bundle
+from tunefarm.results.artifact_file import open_artifact
 
 pytestmark = pytest.mark.ray
 
@@ -33,7 +33,7 @@ def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path
         assert row["parity"]["passed"]
         pulled = tunefarm("artifacts", "pull", "cnn@llvm", "-o", tmp_path, "--json", **user)
         assert pulled.code == 0, pulled.err
-        assert open_bundle(Path(pulled.json["path"])).manifest["complete"]
+        assert open_artifact(Path(pulled.json["path"])).manifest["complete"]
         assert Path(pulled.json["path"]).parent == tmp_path
         devices = tunefarm("devices", "list", "--json", **user).json["devices"]
         assert len(devices) == 2

@@ -29,7 +29,7 @@ from tunefarm.frontend.half import narrowed
 from tunefarm.frontend.onnx_passes import Graph
 from tunefarm.home import Home
 from tunefarm.measure.gate import parity
-from tunefarm.results.bundle import open_bundle
+from tunefarm.results.artifact_file import open_artifact
 from tunefarm.results.journal import Journal
 from tunefarm.results.lessons import home_lessons
 
@@ -135,7 +135,7 @@ def test_the_artifact_is_whole_and_runs(farm: dict[str, Any]) -> None:
     assert manifest["complete"]
     assert manifest["target"]["kind"] == "llvm"
     assert "can run it" in tunefarm("artifacts", "inspect", path, **env).out
-    placed = json.loads(open_bundle(Path(path)).read("evidence/in_place.json"))
+    placed = json.loads(open_artifact(Path(path)).read("evidence/in_place.json"))
     names = {kernel["workload"]: kernel["name"] for kernel in manifest["kernels"]}
     assert set(placed["kernels"]) <= set(names)
     missing = set(names) - set(placed["kernels"])
@@ -332,7 +332,7 @@ def test_what_two_jobs_made_is_compared(farm: dict[str, Any], again: dict[str, A
     assert 0.1 < found["speedup"] < 10
     assert found["verdict"] is None, "two processes give no interval"
     assert found["apart"] < 1e-4
-    kernels = open_bundle(Path(found["first"]["artifact"])).manifest["kernels"]
+    kernels = open_artifact(Path(found["first"]["artifact"])).manifest["kernels"]
     assert sorted(row["kernel"] for row in found["kernels"]) == sorted(k["name"] for k in kernels)
     assert {row["schedule"] for row in found["kernels"]} <= {"same", "other"}
     said = tunefarm("compare", jobs[0], found["first"]["artifact"], *compare[3:], **farm["env"])

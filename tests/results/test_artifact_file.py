@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampered
 from tunefarm.results.artifact import _pack
-from tunefarm.results.bundle import (
+from tunefarm.results.artifact_file import (
     LIBRARY,
     MANIFEST,
     WEIGHTS,
     misfits,
-    open_bundle,
+    open_artifact,
     require_fit,
     verify,
 )
@@ -57,16 +57,16 @@ def write(path: Path, parts: dict[str, bytes] | None = None, **changes: Any) -> 
 
 
 def test_a_sound_artifact(tmp_path: Path) -> None:
-    bundle = open_bundle(write(tmp_path / "a.tfa"))
-    assert verify(bundle) == sorted(PARTS)
-    assert bundle.read("schedules.json") == b"{}"
-    require_fit(bundle)
+    artifact = open_artifact(write(tmp_path / "a.tfa"))
+    assert verify(artifact) == sorted(PARTS)
+    assert artifact.read("schedules.json") == b"{}"
+    require_fit(artifact)
 
 
 def test_a_directory_is_an_artifact_too(tmp_path: Path) -> None:
     with zipfile.ZipFile(write(tmp_path / "a.tfa")) as archive:
         archive.extractall(tmp_path / "a")
-    packed, unpacked = open_bundle(tmp_path / "a.tfa"), open_bundle(tmp_path / "a")
+    packed, unpacked = open_artifact(tmp_path / "a.tfa"), open_artifact(tmp_path / "a")
     assert packed.digest == unpacked.digest
     assert verify(unpacked) == sorted(PARTS)
     (tmp_path / "a" / "extra").write_text("x")
@@ -86,19 +86,19 @@ def test_packing_is_deterministic(tmp_path: Path) -> None:
 
 
 def test_a_part_is_read_into_memory_that_is_there(tmp_path: Path) -> None:
-    bundle = open_bundle(write(tmp_path / "a.tfa"))
+    artifact = open_artifact(write(tmp_path / "a.tfa"))
     memory = bytearray(len(PARTS[LIBRARY]))
-    bundle.read_into(LIBRARY, memoryview(memory))
+    artifact.read_into(LIBRARY, memoryview(memory))
     assert bytes(memory) == PARTS[LIBRARY]
     for wrong in (PARTS[LIBRARY][:-1], PARTS[LIBRARY][:-1] + b"?"):
-        changed = open_bundle(write(tmp_path / "b.tfa", {**PARTS, LIBRARY: wrong}))
+        changed = open_artifact(write(tmp_path / "b.tfa", {**PARTS, LIBRARY: wrong}))
         with pytest.raises(ArtifactTampered, match="digest"):
             changed.read_into(LIBRARY, memoryview(memory))
-    longer = open_bundle(write(tmp_path / "c.tfa", {**PARTS, LIBRARY: PARTS[LIBRARY] + b"more"}))
+    longer = open_artifact(write(tmp_path / "c.tfa", {**PARTS, LIBRARY: PARTS[LIBRARY] + b"more"}))
     with pytest.raises(ArtifactTampered, match="larger"):
         longer.read_into(LIBRARY, memoryview(memory))
     with pytest.raises(ArtifactTampered, match="not in its manifest"):
-        bundle.read_into("lib/other", memoryview(memory))
+        artifact.read_into("lib/other", memoryview(memory))
 
 
 def test_a_link_is_no_part(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_a_link_is_no_part(tmp_path: Path) -> None:
     library = tmp_path / "a" / LIBRARY
     library.rename(tmp_path / "elsewhere")
     library.symlink_to(tmp_path / "elsewhere")
-    bundle = open_bundle(tmp_path / "a")
+    artifact = open_artifact(tmp_path / "a")
     for read in (
-        lambda: bundle.read(LIBRARY),
-        lambda: bundle.read_into(LIBRARY, memoryview(bytearray(len(PARTS[LIBRARY])))),
+        lambda: artifact.read(LIBRARY),
+        lambda: artifact.read_into(LIBRARY, memoryview(bytearray(len(PARTS[LIBRARY])))),
     ):
         with pytest.raises(ArtifactTampered, match="not a file"):
             read()
@@ -118,7 +118,7 @@ def test_a_link_is_no_part(tmp_path: Path) -> None:
 
 def test_since_schema_2_weights_are_needed(tmp_path: Path) -> None:
     with pytest.raises(ArtifactTampered, match="not complete"):
-        open_bundle(write(tmp_path / "a.tfa", schema=2))
+        open_artifact(write(tmp_path / "a.tfa", schema=2))
 
 
 @pytest.mark.parametrize("changed", sorted(PARTS))
@@ -126,7 +126,7 @@ def test_a_changed_part_is_noticed(tmp_path: Path, changed: str) -> None:
     data = PARTS[changed]
     parts = {**PARTS, changed: data[:-1] + bytes([data[-1] ^ 1])}
     with pytest.raises(ArtifactTampered, match=changed):
-        verify(open_bundle(write(tmp_path / "a.tfa", parts)))
+        verify(open_artifact(write(tmp_path / "a.tfa", parts)))
 
 
 def test_missing_added_and_longer_parts_are_noticed(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_missing_added_and_longer_parts_are_noticed(tmp_path: Path) -> None:
         {**PARTS, LIBRARY: PARTS[LIBRARY] + b"more"},
     ):
         with pytest.raises(ArtifactTampered):
-            verify(open_bundle(write(tmp_path / "a.tfa", parts)))
+            verify(open_artifact(write(tmp_path / "a.tfa", parts)))
 
 
 @pytest.mark.parametrize(
@@ -153,17 +153,17 @@ def test_missing_added_and_longer_parts_are_noticed(tmp_path: Path) -> None:
 )
 def test_a_manifest_without_sense_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ArtifactTampered):
-        open_bundle(write(tmp_path / "a.tfa", **changes))
+        open_artifact(write(tmp_path / "a.tfa", **changes))
 
 
 def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="no artifact"):
-        open_bundle(tmp_path / "none")
+        open_artifact(tmp_path / "none")
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ArtifactTampered, match="cannot be read"):
-        open_bundle(tmp_path / "text")
+        open_artifact(tmp_path / "text")
     with pytest.raises(ArtifactIncompatible, match="schema 99"):
-        open_bundle(write(tmp_path / "a.tfa", schema=99, complete=False))
+        open_artifact(write(tmp_path / "a.tfa", schema=99, complete=False))
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -179,8 +179,8 @@ def test_no_flipped_bit_or_torn_tail_is_served(tmp_path: Path, data: st.DataObje
         damaged[place] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(bytes(damaged))
     try:
-        bundle = open_bundle(path)
-        contents = {name: bundle.read(name) for name in verify(bundle)}
+        artifact = open_artifact(path)
+        contents = {name: artifact.read(name) for name in verify(artifact)}
     except ArtifactError:
         return
     assert contents == PARTS  # the damage hit nothing that is read
@@ -201,7 +201,7 @@ def test_a_misfit_is_named(tmp_path: Path, requires: dict[str, Any], words: str)
     assert any(words in reason for reason in misfits(whole))
     path = write(tmp_path / "a.tfa", requires=whole["requires"])
     with pytest.raises(ArtifactIncompatible, match=words) as caught:
-        require_fit(open_bundle(path))
+        require_fit(open_artifact(path))
     assert caught.value.exit_code == 6
 
 
@@ -213,4 +213,4 @@ def test_a_zip_bomb_is_not_unpacked(tmp_path: Path) -> None:
             archive.writestr(name, b"\0" * 50_000_000)
     (tmp_path / "a.tfa").write_bytes(buffer.getvalue())
     with pytest.raises(ArtifactTampered, match="larger"):
-        verify(open_bundle(tmp_path / "a.tfa"))
+        verify(open_artifact(tmp_path / "a.tfa"))

@@ -38,7 +38,7 @@ _HOST = {"os", "machine", "cpu_features", "tvm_runtime"}
 
 
 @dataclass(frozen=True)
-class Bundle:
+class Artifact:
     """An artifact whose manifest has been read; `digest` is the manifest's SHA-256."""
 
     path: Path
@@ -90,7 +90,7 @@ class Bundle:
             )
 
 
-def open_bundle(path: Path) -> Bundle:
+def open_artifact(path: Path) -> Artifact:
     """Read the manifest of a packed artifact or of an unpacked directory.
 
     Raises:
@@ -123,7 +123,7 @@ def open_bundle(path: Path) -> Bundle:
         raise ArtifactTampered(f"{path}: its manifest makes no sense ({error})") from None
     if not sound or not complete:
         raise ArtifactTampered(f"{path}: its manifest is not complete")
-    return Bundle(path, hashlib.sha256(data).hexdigest(), manifest)
+    return Artifact(path, hashlib.sha256(data).hexdigest(), manifest)
 
 
 def _read_part(path: Path, name: str, limit: int) -> bytes:
@@ -169,18 +169,18 @@ def _parts(path: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def verify(bundle: Bundle) -> list[str]:
+def verify(artifact: Artifact) -> list[str]:
     """Read every part; the names of those that are sound.
 
     Raises:
         ArtifactTampered: a part is missing, changed, or not in the manifest.
     """
-    extra = _parts(bundle.path) - set(bundle.manifest["files"]) - {MANIFEST}
+    extra = _parts(artifact.path) - set(artifact.manifest["files"]) - {MANIFEST}
     if extra:
-        raise ArtifactTampered(f"{bundle.path}: not in its manifest: {', '.join(sorted(extra))}")
-    for name in bundle.manifest["files"]:
-        bundle.read(name)
-    return sorted(bundle.manifest["files"])
+        raise ArtifactTampered(f"{artifact.path}: not in its manifest: {', '.join(sorted(extra))}")
+    for name in artifact.manifest["files"]:
+        artifact.read(name)
+    return sorted(artifact.manifest["files"])
 
 
 def misfits(manifest: dict[str, Any]) -> list[str]:
@@ -218,28 +218,28 @@ def _release(version: str) -> tuple[str, ...]:
     return tuple(version.split(".")[:2])
 
 
-def require_fit(bundle: Bundle) -> None:
+def require_fit(artifact: Artifact) -> None:
     """Raises:
     ArtifactIncompatible: with everything that does not fit.
     """
-    found = misfits(bundle.manifest)
+    found = misfits(artifact.manifest)
     if found:
         raise ArtifactIncompatible(
-            f"{bundle.path} does not fit this host: {'; '.join(found)}",
+            f"{artifact.path} does not fit this host: {'; '.join(found)}",
             hint="Tune the model for this host's target, or run it where it fits.",
         )
 
 
-def unpack_library(bundle: Bundle) -> Path:
+def unpack_library(artifact: Artifact) -> Path:
     """The model's library as a file named by its digest, checked on every use.
 
     It lies in ``TUNEFARM_CACHE`` (by default the user's cache directory): a library must not be
     rewritten at a path from which it may have been loaded.
     """
-    data = bundle.read(LIBRARY)
+    data = artifact.read(LIBRARY)
     base = os.environ.get("TUNEFARM_CACHE") or os.environ.get("XDG_CACHE_HOME")
     root = Path(base) if base else Path.home() / ".cache"
-    path = root / "tunefarm" / f"{bundle.manifest['files'][LIBRARY]['sha256']}.so"
+    path = root / "tunefarm" / f"{artifact.manifest['files'][LIBRARY]['sha256']}.so"
     if path.exists() and path.read_bytes() == data:
         return path
     try:
