@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tunefarm.cli.common import Shape, json_option, show_json
+from tunefarm.cli.measuring import alone, protocol_options, steadied
 
 if TYPE_CHECKING:
     from tunefarm.home import Home
@@ -43,19 +44,9 @@ ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
     help="Fix an input's shape: --shape x=1,3,224,224.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="[default: all cores]")
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    default=6,
-    show_default=True,
-    help="Fresh ones of each runtime and setting; with fewer than six there are no intervals.",
-)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.01),
-    default=2.0,
-    show_default=True,
-    help="Of samples in each process (up to five times as many where an inference is slow).",
+@protocol_options(
+    "Fresh ones of each runtime and setting; with fewer than six there are no intervals.",
+    "Of samples in each process (up to five times as many where an inference is slow).",
 )
 @json_option
 def command(
@@ -128,7 +119,6 @@ def _benched(
     protocol: BenchProtocol,
 ) -> dict[str, Any]:
     """One model's document, recorded."""
-    from tunefarm.cli.measuring import alone, steadied
     from tunefarm.devices.registry import local_devices
     from tunefarm.results.bench import Watch, bench
     from tunefarm.results.bench_figures import figures

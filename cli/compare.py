@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tunefarm.cli.common import format_latency, format_ratio, json_option, show_json
+from tunefarm.cli.measuring import alone, protocol_options, steadied
 
 if TYPE_CHECKING:
     from tunefarm.home import Home
@@ -22,19 +23,9 @@ _SHOWN = 12
 @click.argument("first")
 @click.argument("second")
 @click.option("--target", help="Of jobs with several targets: of which the artifacts are.")
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    default=6,
-    show_default=True,
-    help="Fresh ones, in each of which both run; with fewer than six there is no verdict.",
-)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.01),
-    default=2.0,
-    show_default=True,
-    help="Of rounds in each process (five rounds at least).",
+@protocol_options(
+    "Fresh ones, in each of which both run; with fewer than six there is no verdict.",
+    "Of rounds in each process (five rounds at least).",
 )
 @json_option
 def command(
@@ -45,7 +36,6 @@ def command(
     FIRST and SECOND are jobs (by id, or the newest of a name), or files of artifacts. What each job
     said of its own was measured at another time; here both run in the same processes.
     """
-    from tunefarm.cli.measuring import alone, steadied
     from tunefarm.devices.registry import device_for, local_devices
     from tunefarm.devices.target import make_target
     from tunefarm.home import Home

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from tunefarm.devices.device import Device
     from tunefarm.home import Home
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def protocol_options(processes: str, seconds: str) -> Callable[[Command], Command]:
+    """``--processes`` and ``--seconds``, with what each says of itself."""
+
+    def with_options(command: Command) -> Command:
+        first = click.option(
+            "--processes", type=click.IntRange(min=1), default=6, show_default=True, help=processes
+        )
+        second = click.option(
+            "--seconds",
+            type=click.FloatRange(min=0.01),
+            default=2.0,
+            show_default=True,
+            help=seconds,
+        )
+        return first(second(command))
+
+    return with_options
 
 
 @contextlib.contextmanager

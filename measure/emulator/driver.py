@@ -350,11 +350,10 @@ class Driver:
         _set(place, _P, number)
         return number
 
-    def cudaStreamCreate(self, place: int) -> None:
+    def cudaStreamCreate(self, place: int, _flags: int = 0) -> None:
         self._new(place)
 
-    def cudaStreamCreateWithFlags(self, place: int, _flags: int) -> None:
-        self._new(place)
+    cudaStreamCreateWithFlags = cudaStreamCreate
 
     def cudaStreamDestroy(self, _stream: int) -> None:
         return None
@@ -367,8 +366,7 @@ class Driver:
     def cudaStreamWaitEvent(self, _stream: int, _event: int, _flags: int) -> None:
         return None
 
-    def cudaEventCreate(self, place: int) -> None:
-        self._new(place)
+    cudaEventCreate = cudaStreamCreate
 
     def cudaEventDestroy(self, event: int) -> None:
         self._events.pop(event, None)
