@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
 import sys
@@ -326,6 +327,12 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
     with contextlib.suppress(KeyboardInterrupt):  # whoever has had enough may leave
         if note := learning.learn(home):
             click.echo(note, err=True)
+    if joined:
+        # Where machines have died, Ray's own way of leaving a farm may end in a crash of its native
+        # threads, and so would a job that went well. The farm notices that we are gone.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _report(home: Home, job: Job) -> None:

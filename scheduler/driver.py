@@ -464,7 +464,7 @@ class _Driver:
         self.reporter.update(Snapshot(self.job.id, "", phase, elapsed_s=elapsed))
 
     def close(self) -> None:
-        if ray.is_initialized():
+        if ray.is_initialized() and self.farm is None:  # a farm's goes on: see `cli.submit`
             ray.shutdown()
         for lock in self.locks:
             lock.release()
