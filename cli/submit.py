@@ -311,6 +311,7 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
             error.job = job.id
             if not isinstance(error, Interrupted):
                 _report(home, job)
+                error.targets = _packaged(home, job)
         raise
     finally:
         reporter.close()
@@ -333,6 +334,20 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _packaged(home: Home, job: Job) -> dict[str, Any]:
+    """Of a job that has failed, by target."""
+    from tunefarm.errors import TunefarmError
+    from tunefarm.results.journal import Journal
+
+    try:
+        journal = Journal(home)
+        found = {row["target"]: row["summary"] for row in journal.artifacts(job.id)}
+        journal.close()
+    except TunefarmError:  # the record may be what is in trouble
+        return {}
+    return found
 
 
 def _report(home: Home, job: Job) -> None:

@@ -141,7 +141,7 @@ _ENDS_ALL = (Interrupted, Cancelled, Fenced, StoreError, FarmUnreachable)
 """Whatever else a target ends with is its own: the job's other targets go on."""
 
 
-def _of_several(failed: dict[str, TunefarmError], done: dict[str, Packaged]) -> TunefarmError:
+def of_several(failed: dict[str, TunefarmError], done: dict[str, Packaged]) -> TunefarmError:
     """How a job ends some of whose targets have failed."""
     first = next(iter(failed.values()))
     said = "; ".join(f"{target}: {error.message}" for target, error in failed.items())
@@ -235,7 +235,7 @@ class _Driver:
                 failed[target.name] = error
                 self.reporter.line(f"{target.name}: {error}")
         if failed:
-            raise _of_several(failed, done)
+            raise of_several(failed, done)
         self.journal.add_event(self.job.id, "succeeded")
         self._show("track")
         return JobResult(self.job.id, "succeeded", done, self._finish_tracking())

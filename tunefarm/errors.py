@@ -30,6 +30,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 
 class FailureKind(enum.StrEnum):
@@ -60,6 +61,8 @@ class TunefarmError(Exception):
     exit_code = 1
     job = ""
     """The job that it ended, where there was one."""
+    targets: Mapping[str, object] = MappingProxyType({})
+    """What that job has packaged all the same, by target, as `submit --json` prints it."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -72,7 +75,8 @@ class TunefarmError(Exception):
     def document(self) -> dict[str, object]:
         """What a command that ends with it prints with ``--json``."""
         found = {"error": self.message, "hint": self.hint, "exit_code": self.exit_code}
-        return {**found, "job": self.job} if self.job else found
+        found |= {"job": self.job} if self.job else {}
+        return {**found, "targets": self.targets} if self.targets else found
 
 
 class UsageError(TunefarmError):
