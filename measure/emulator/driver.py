@@ -353,7 +353,7 @@ class Driver:
     def cudaStreamCreate(self, place: int, _flags: int = 0) -> None:
         self._new(place)
 
-    cudaStreamCreateWithFlags = cudaStreamCreate
+    cudaStreamCreateWithFlags = cudaEventCreate = cudaStreamCreate
 
     def cudaStreamDestroy(self, _stream: int) -> None:
         return None
@@ -365,8 +365,6 @@ class Driver:
 
     def cudaStreamWaitEvent(self, _stream: int, _event: int, _flags: int) -> None:
         return None
-
-    cudaEventCreate = cudaStreamCreate
 
     def cudaEventDestroy(self, event: int) -> None:
         self._events.pop(event, None)
