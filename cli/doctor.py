@@ -22,9 +22,9 @@ def _python() -> str:
 def _tvm() -> str:
     try:
         found = version("apache-tvm"), version("apache-tvm-ffi")
+        wanted = _pinned("apache-tvm"), _pinned("apache-tvm-ffi")
     except PackageNotFoundError as error:
         raise TunefarmError(f"{error.name} is not installed", hint="make setup") from None
-    wanted = _pinned("apache-tvm"), _pinned("apache-tvm-ffi")
     if found != wanted:
         raise TunefarmError(
             f"apache-tvm {found[0]} with apache-tvm-ffi {found[1]}; "

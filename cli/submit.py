@@ -140,7 +140,7 @@ def command(
     """
     from tunefarm.cli.targets import by_file, devices_of, targets_of
     from tunefarm.errors import JobError
-    from tunefarm.frontend.identity import model_digest
+    from tunefarm.frontend.identity import check_alone, model_digest
     from tunefarm.home import Home
     from tunefarm.results.facts import Job
     from tunefarm.results.journal import Journal
@@ -160,6 +160,7 @@ def command(
     if farm is not None and is_door(farm):
         if tracking_uri:
             raise click.UsageError("--tracking-uri: a farm keeps its own records")
+        check_alone(model, digest)
         options = {
             "targets": targets,
             "trials": trials,

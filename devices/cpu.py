@@ -94,7 +94,11 @@ def conditions() -> dict[str, float | str]:
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     try:
         frequency = psutil.cpu_freq()
-    except (AttributeError, NotImplementedError, OSError):  # in containers it may be hidden
+    except (
+        AttributeError,
+        NotImplementedError,
+        OSError,
+    ):  # psutil has it not everywhere, and containers hide it
         frequency = None
     return {
         "load_1m": os.getloadavg()[0],

@@ -29,14 +29,29 @@ def model_digest(model: Path, here: bool = False) -> str:
         if not others:
             return whole
         found = hashlib.sha256(whole.encode())
+        place = model.parent.resolve()
         for name in others:
-            file = model.parent / name
-            found.update(f"\n{name} {_of_file(file) if file.is_file() else 'missing'}".encode())
+            file = (place / name).resolve()
+            is_there = file.is_relative_to(place) and file.is_file()  # else the import refuses it
+            found.update(f"\n{name} {_of_file(file) if is_there else 'missing'}".encode())
         return found.hexdigest()
     except FileNotFoundError:
         raise InvalidModel(f"there is no file {model}") from None
     except OSError as error:
         raise InvalidModel(f"{model} cannot be read: {error.strerror}") from None
+
+
+def check_alone(model: Path, digest: str) -> None:
+    """That the file is the whole model, whose `model_digest` is this.
+
+    Raises:
+        InvalidModel: its weights lie beside it.
+    """
+    if digest != _of_file(model):
+        raise InvalidModel(
+            f"{model} has weights in other files, and a farm's door takes one",
+            hint="Export it with the weights inside, or submit it on one of the farm's machines.",
+        )
 
 
 def locations(model: Path) -> list[str]:

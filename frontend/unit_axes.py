@@ -33,6 +33,8 @@ _OF_TENSORS = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeL
 _OF_ROWS = frozenset({"LayerNormalization", "Softmax", "LogSoftmax"})
 """Of the last axis, where that is theirs."""
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger"})
+_OPSET = 13
+"""Before, Softmax was of all axes from its own on, and longer ago sums said how they broadcast."""
 
 
 def sink_unit_axes(graph: Graph) -> None:
@@ -40,7 +42,7 @@ def sink_unit_axes(graph: Graph) -> None:
     reshapes = any(node.op_type in _RESHAPES for node in graph.nodes)
     # What a branch or a loop reads of the graph around it is in no node's inputs.
     branches = any(a.HasField("g") or a.graphs for node in graph.nodes for a in node.attribute)
-    if reshapes and not branches:
+    if reshapes and not branches and graph.opset >= _OPSET:
         _Sinking(graph).run()
 
 
@@ -95,8 +97,6 @@ class _Sinking:
         if made not in self.shapes or made in self.views:
             return False
         source = self.views[viewed[0]].source
-        if _core(self.shapes[source]) != _core(self.shapes[viewed[0]]):
-            return False
         if node.op_type in _PRODUCTS:
             return self._product(node, source)
         if node.op_type == "Gemm":

@@ -19,10 +19,10 @@ def alias_of(target: str) -> str:
 
 def takes_over(challenger: Mapping[str, str], holder: Mapping[str, str]) -> bool:
     """Whether the alias goes from the version tagged `holder` to the one tagged `challenger`: to
-    the newer job's, in whatever order they are registered, but for one model on one kind of device
-    never from one that is FASTER than untuned to one that is not, nor against the intervals of
-    their speed-ups, where these do not overlap. Tags that an older tunefarm did not write say
-    nothing."""
+    the newer job's, in whatever order they are registered, but for one model on one kind of device,
+    built by one toolchain, never from one that is FASTER than untuned to one that is not, nor
+    against the intervals of their speed-ups, where these do not overlap. Tags that an older
+    tunefarm did not write say nothing."""
     if _of(challenger) and _of(challenger) == _of(holder):
         faster, was_faster = (
             one.get("tunefarm.verdict") == Verdict.FASTER for one in (challenger, holder)
@@ -36,9 +36,10 @@ def takes_over(challenger: Mapping[str, str], holder: Mapping[str, str]) -> bool
 
 
 def _of(tags: Mapping[str, str]) -> tuple[str, ...]:
-    """The model and the kind of device; nothing where a tag is missing."""
-    keys = ("tunefarm.model", "tunefarm.device", "tunefarm.verdict")
-    return tuple(tags[key] for key in keys[:2]) if all(key in tags for key in keys) else ()
+    """The model, the kind of device, and what built the untuned model that speed-ups are over;
+    nothing where one of them is not told."""
+    keys = ("tunefarm.model", "tunefarm.device", "tunefarm.toolchain")
+    return tuple(tags[key] for key in keys) if all(key in tags for key in keys) else ()
 
 
 def _interval(tags: Mapping[str, str]) -> tuple[float, float]:

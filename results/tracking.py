@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tunefarm import __version__
 from tunefarm.errors import TunefarmError
 from tunefarm.home import Home
 from tunefarm.measure.stats import Verdict
@@ -262,6 +263,7 @@ class _Sync:
             "tunefarm.created": repr(self.job.created),
             "tunefarm.model": self.job.model_digest,
             "tunefarm.device": target.device.fingerprint,
+            "tunefarm.toolchain": f"tunefarm {__version__}, {target.toolchain}",
             "tunefarm.verdict": str(summary["verdict"]),
         }
         if interval := summary["speedup_ci95"]:

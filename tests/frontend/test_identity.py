@@ -10,7 +10,7 @@ import pytest
 
 from tests import models
 from tunefarm.errors import InvalidModel
-from tunefarm.frontend.identity import locations, model_digest
+from tunefarm.frontend.identity import check_alone, locations, model_digest
 
 
 def outside(path: Path) -> Path:
@@ -46,3 +46,27 @@ def test_of_any_other_file_it_is_the_bytes(tmp_path: Path) -> None:
         model_digest(tmp_path / "none.onnx")
     with pytest.raises(InvalidModel, match="cannot be read"):
         model_digest(tmp_path)
+
+
+def test_a_model_of_several_files_does_not_go_through_a_door(tmp_path: Path) -> None:
+    whole = Path(models.cnn(tmp_path / "whole.onnx"))
+    check_alone(whole, model_digest(whole))
+    path = outside(tmp_path / "m.onnx")
+    with pytest.raises(InvalidModel, match="a farm's door takes one"):
+        check_alone(path, model_digest(path))
+
+
+def test_files_elsewhere_are_not_read(tmp_path: Path) -> None:
+    """Whatever a model says; the import refuses them."""
+    (tmp_path / "models").mkdir()
+    path = outside(tmp_path / "models" / "m.onnx")
+    (tmp_path / "models" / "weights.bin").rename(tmp_path / "weights.bin")
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../weights.bin"
+    path.write_bytes(model.SerializeToString())
+    before = model_digest(path)
+    (tmp_path / "weights.bin").write_bytes(b"others")
+    assert model_digest(path) == before

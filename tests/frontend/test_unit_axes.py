@@ -44,7 +44,7 @@ class Net:
         self.nodes.append(helper.make_node(op, list(inputs), [made], **attributes))
         return made
 
-    def model(self, *outputs: str) -> onnx.ModelProto:
+    def model(self, *outputs: str, opset: int = 17) -> onnx.ModelProto:
         graph = helper.make_graph(
             self.nodes,
             "net",
@@ -52,7 +52,8 @@ class Net:
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
             [numpy_helper.from_array(a, n) for n, a in self.constants.items()],
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        versions = [helper.make_opsetid("", opset)]
+        model = helper.make_model(graph, opset_imports=versions, ir_version=8)
         return onnx.shape_inference.infer_shapes(model)
 
 
@@ -136,6 +137,15 @@ def test_dynamic_quantisation_and_its_product_move_together() -> None:
     made = net.do("Add", net.shaped(made, 1, ROWS, 5), net.weights(5))
     _, counts = sunk(net.model(made))
     assert counts["Reshape"] == 0
+
+
+@pytest.mark.parametrize(("opset", "first"), [(11, "Reshape"), (13, "Softmax")])
+def test_softmax_of_old_was_of_all_axes_from_its_own_on(opset: int, first: str) -> None:
+    """Its own being the second, where none is named: there nothing is moved."""
+    net = Net((ROWS, WIDE))
+    made = net.do("Softmax", net.shaped("x", 1, ROWS, WIDE))
+    model, _ = sunk(net.model(made, opset=opset))
+    assert model.graph.node[0].op_type == first
 
 
 def test_a_branch_may_read_anything() -> None:

@@ -85,6 +85,16 @@ def test_a_model_that_others_have_called_is_not_loaded(
     assert clock.calls == {"tuned": 21}
 
 
+def test_none_goes_on_alone(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """Two of which neither is far slower: when one has used up its time, both have."""
+    from tunefarm.measure.model import interleave
+
+    protocol = Protocol()
+    models(monkeypatch, clock, {"base": protocol.model_s / 8, "tuned": protocol.model_s / 16})
+    found = interleave(ModelRequest(Path("base"), Path("tuned"), (X,), protocol, 0))
+    assert len(found["base"]) == len(found["tuned"]) == 4
+
+
 def test_two_slow_models_are_both_run_again(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     from tunefarm.measure.model import interleave
 

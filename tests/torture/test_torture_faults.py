@@ -184,7 +184,7 @@ def test_candidates_that_crash_hang_and_eat_all_memory(
     kinds: Counter[str] = Counter()
     jobs = 0
     while min(kinds[kind] for kind in wanted) < TIMES:
-        assert jobs < 2 * TIMES + 10, f"not drawn: {kinds}"  # a few are drawn unevenly
+        assert jobs < 2 * TIMES, f"not drawn: {kinds}"
         done = finish(
             start(
                 *("submit", model, "--targets", "llvm", "--trials", 12, "--strategy", "random"),
