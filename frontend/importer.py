@@ -195,6 +195,10 @@ def run_import(request: ImportRequest) -> None:
         module = relax_passes.cheapen(module, request.target, log)
         save_program(module, temporary / "program.json")
         tasks = relax_passes.extract_tasks(module, flops, temporary)
+        if not tasks:  # nor could it be linked: there is no code in it
+            raise UnsupportedModel(
+                f"{request.model} has nothing to compute: each output is a constant or an input"
+            )
         program = Program(
             directory=temporary,
             inputs=inputs,

@@ -485,6 +485,12 @@ def unsupported(path: Path) -> Path:
     return path
 
 
+def nothing_to_compute(path: Path) -> Path:
+    """One output is the input, the other a sum of constants."""
+    nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Add", ["a", "a"], ["z"])]
+    return _save(path, nodes, [("x", [2])], [("y", [2]), ("z", [3])], [("a", np.ones(3, "f4"))])
+
+
 def huge_constant(path: Path) -> Path:
     """A ConstantOfShape of 2^40 elements in a file of a few hundred bytes."""
     shape = ("s", np.array([2**20, 2**20]))

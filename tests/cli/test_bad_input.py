@@ -91,8 +91,9 @@ def test_a_target_without_a_device_is_exit_4(home: Home, tmp_path: Path, targets
         ),
         (models.huge_constant, "more than"),
         (models.unsupported, "operator DFT (node 'my_fourier')"),
+        (models.nothing_to_compute, "nothing to compute"),
     ],
-    ids=["missing", "empty", "no model", "truncated", "huge", "unsupported"],
+    ids=["missing", "empty", "no model", "truncated", "huge", "unsupported", "nothing to do"],
 )
 def test_a_bad_model_is_exit_3(home: Home, tmp_path: Path, make, words: str) -> None:
     done = submit(make(tmp_path / "m.onnx"), "--targets", "llvm", "--trials", "4")
