@@ -22,8 +22,9 @@ from tunefarm.frontend.dtypes import HALF
 Array = NDArray[np.generic]
 _FOLDABLE = frozenset(
     {
-        *("Constant", "ConstantOfShape", "Shape", "Identity", "Cast"),
-        *("Add", "Sub", "Mul", "Div", "Neg", "Sqrt"),
+        *("Constant", "ConstantOfShape", "Range", "Shape", "Size", "Identity", "Cast"),
+        *("Add", "Sub", "Mul", "Div", "Mod", "Neg", "Sqrt", "Floor", "Ceil", "Min", "Max"),
+        *("Equal", "Less", "Greater", "Not", "And", "Or", "Where", "ReduceProd"),
         *("Concat", "Expand", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
     }
 )
@@ -77,9 +78,14 @@ class Graph:
         graph.input.extend(inputs)
         return self.model
 
-    def inferred(self) -> onnx.GraphProto:
+    def inferred(self, through_shapes: bool = False) -> onnx.GraphProto:
         """The graph with the type of every value, as far as ONNX infers it. Of a large constant
-        only its type is told: what it holds says nothing of shapes, and copying it takes long."""
+        only its type is told: what it holds says nothing of shapes, and copying it takes long.
+
+        Args:
+            through_shapes: also from what the graph computes of shapes. The outputs' are then not
+                believed: they may be from before the inputs' were bound.
+        """
         used = self.uses()
         constants = {name: array for name, array in self.constants.items() if used[name]}
         small = {name: array for name, array in constants.items() if array.size <= _SHAPE_LIMIT}
@@ -89,17 +95,23 @@ class Graph:
             for name, array in constants.items()
             if name not in small
         ]
+        outputs = list(self.model.graph.output)
+        if through_shapes:
+            outputs = [
+                helper.make_tensor_value_info(o.name, o.type.tensor_type.elem_type, None)
+                for o in outputs
+            ]
         graph = helper.make_graph(
             self.nodes,
             "inferred",
             inputs,
-            list(self.model.graph.output),
+            outputs,
             [numpy_helper.from_array(np.ascontiguousarray(a), n) for n, a in small.items()],
         )
         model = helper.make_model(graph, ir_version=self.model.ir_version)
         del model.opset_import[:]
         model.opset_import.extend(self.model.opset_import)
-        return onnx.shape_inference.infer_shapes(model).graph
+        return onnx.shape_inference.infer_shapes(model, data_prop=through_shapes).graph
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:

@@ -21,6 +21,7 @@ from tunefarm.frontend.onnx_file import (
 )
 from tunefarm.frontend.onnx_padding import fold_padding
 from tunefarm.frontend.onnx_passes import PASSES, Graph, fold_affine, fold_constants
+from tunefarm.frontend.onnx_shapes import fold_shapes
 from tunefarm.frontend.zoo import zoo_model, zoo_names
 
 LIMITS = ImportLimits(nodes=1000, elements=2**26, model_bytes=2**24)
@@ -270,3 +271,71 @@ def test_inputs_get_names_that_a_compiler_takes() -> None:
     now = [one.name for one in proto.graph.input]
     after = computed(dict(zip(now, given.values(), strict=True)))
     assert all((one == other).all() for one, other in zip(before, after, strict=True))
+
+
+def asked_for_its_size(opset: int = 13) -> onnx.ModelProto:
+    """As exporters write `x.view(x.size(0), -1)`, `.expand(...)` and a division by a size."""
+    node = helper.make_node
+    nodes = [
+        node("Relu", ["x"], ["r"]),
+        node("Shape", ["r"], ["s"]),
+        *(node("Gather", ["s", "zero"], ["rows"]), node("Unsqueeze", ["rows", "first"], ["one"])),
+        *(node("Concat", ["one", "rest"], ["to"], axis=0), node("Reshape", ["r", "to"], ["flat"])),
+        # Known only once the first is folded:
+        *(node("Shape", ["flat"], ["t"]), node("Equal", ["t", "eight"], ["is"])),
+        *(node("Where", ["is", "ones", "t"], ["w"]), node("Expand", ["column", "w"], ["wide"])),
+        *(node("Add", ["flat", "wide"], ["sum"]), node("Size", ["sum"], ["n"])),
+        *(
+            node("Cast", ["n"], ["count"], to=TensorProto.FLOAT),
+            node("Div", ["sum", "count"], ["y"]),
+        ),
+        node("Shape", ["y"], ["shape"], **({"start": 1} if opset >= 15 else {})),
+    ]
+    constants = {
+        "zero": np.array(0, np.int64),
+        "first": np.array([0], np.int64),
+        "rest": np.array([-1], np.int64),
+        "eight": np.array([8, 8], np.int64),
+        "ones": np.array([1, 1], np.int64),
+        "column": np.array([[1.0], [2.0]], np.float32),
+    }
+    outputs = [("y", [2, 12]), ("shape", [1 if opset >= 15 else 2])]
+    one = model(nodes, [("x", [2, 3, 4])], outputs, list(constants.items()))
+    one.graph.output[1].type.tensor_type.elem_type = TensorProto.INT64
+    one.opset_import[0].version = opset
+    return one
+
+
+@pytest.mark.parametrize("opset", [13, 15])
+def test_shapes_that_are_known_before_the_run_are_constants(opset: int) -> None:
+    one = asked_for_its_size(opset)
+    onnx.checker.check_model(one)
+    feed = {"x": np.random.default_rng(2).normal(size=(2, 3, 4)).astype(np.float32)}
+    want = run(one, feed)
+    graph = Graph(one)
+    fold_shapes(graph)
+    assert [n.op_type for n in graph.nodes] == ["Relu", "Reshape", "Add", "Div", "Identity"]
+    after = graph.store()
+    onnx.checker.check_model(after)
+    for got, wanted in zip(run(after, feed), want, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_an_outputs_shape_from_before_the_inputs_were_bound_is_not_believed() -> None:
+    one = asked_for_its_size()
+    bind_shapes(one, {"x": (5, 3, 4)})  # the outputs still say two rows
+    graph = Graph(one)
+    graph.constants["column"] = np.ones((5, 1), np.float32)
+    fold_shapes(graph)
+    assert graph.constants["shape_known"].tolist() == [5, 12]
+
+
+def test_shapes_that_depend_on_values_stay() -> None:
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["at"]),
+        helper.make_node("Shape", ["at"], ["s"]),
+        helper.make_node("Cast", ["s"], ["y"], to=TensorProto.FLOAT),
+    ]
+    graph = Graph(model(nodes, [("x", [2, 3])], [("y", [2])], []))
+    fold_shapes(graph)
+    assert [n.op_type for n in graph.nodes] == ["NonZero", "Shape", "Cast"]
