@@ -94,11 +94,9 @@ def conditions() -> dict[str, float | str]:
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     try:
         frequency = psutil.cpu_freq()
-    except (
-        AttributeError,
-        NotImplementedError,
-        OSError,
-    ):  # psutil has it not everywhere, and containers hide it
+    except (AttributeError, NotImplementedError, OSError):
+        # psutil lacks the function on some systems, raises the second where the kernel tells no
+        # clock, and the third where a container hides what it reads. A clock is a note, no need.
         frequency = None
     return {
         "load_1m": os.getloadavg()[0],

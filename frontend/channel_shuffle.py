@@ -15,9 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from tunefarm.frontend.onnx_passes import Graph
-
-Shape = tuple[int, ...]
+from tunefarm.frontend.onnx_passes import Graph, Shape
 
 LARGEST = 2**26
 """Elements of a tensor through which positions are sent, 25 bytes for each; a larger one keeps its
@@ -56,7 +54,7 @@ def shuffled_groups(moves: Sequence[Move], shape: Shape, axis: int) -> int | Non
 
 def shuffles_after_depthwise(graph: Graph) -> None:
     """A shuffle before a depthwise convolution is done after it instead."""
-    shapes = _shapes(graph)
+    shapes = graph.shapes()
     producers = {name: node for node in graph.nodes for name in node.output}
     used = graph.uses()
     after: dict[str, list[onnx.NodeProto]] = {}
@@ -81,17 +79,6 @@ def shuffles_after_depthwise(graph: Graph) -> None:
         if node.output[0] not in gone:
             nodes += [node, *after.get(node.output[0], ())]
     graph.nodes = nodes
-
-
-def _shapes(graph: Graph) -> dict[str, Shape]:
-    """Of every value whose shape is known."""
-    inferred = graph.inferred()
-    found = {}
-    for value in [*inferred.value_info, *inferred.input, *inferred.output]:
-        dims = value.type.tensor_type.shape.dim
-        if dims and all(dim.HasField("dim_value") for dim in dims):
-            found[value.name] = tuple(int(dim.dim_value) for dim in dims)
-    return found
 
 
 def _is_depthwise(graph: Graph, node: onnx.NodeProto) -> bool:

@@ -33,7 +33,6 @@ from tunefarm.frontend.onnx_file import (
 )
 from tunefarm.frontend.onnx_padding import fold_padding
 from tunefarm.frontend.onnx_passes import PASSES, Graph
-from tunefarm.frontend.onnx_shapes import fold_shapes
 from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import Program, TensorSpec, load_program, program_to_dict
 from tunefarm.frontend.unit_axes import sink_unit_axes
@@ -157,8 +156,7 @@ def run_import(request: ImportRequest) -> None:
     for_processor = request.target.kind == "llvm"
     before = (widen_inside,) if types and for_processor else ()
     after = (widen_islands,) if types and not for_processor else ()
-    quantisation = quantised.PASSES[request.target.kind]
-    passes = (*before, fold_shapes, *PASSES, sink_unit_axes, fold_padding, quantisation)
+    passes = (*before, *PASSES, sink_unit_axes, fold_padding, quantised.PASSES[request.target.kind])
     for graph_pass in (*passes, shuffles_after_depthwise, *after):
         started, count = time.perf_counter(), len(graph.nodes)
         graph_pass(graph)

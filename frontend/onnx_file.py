@@ -146,6 +146,11 @@ def bind_shapes(model: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> N
             raise UsageError(f"--shape {name}: {len(shape)} dimensions given, {len(dims)} needed")
         for dim, size in zip(dims, shape, strict=True):
             dim.dim_value = size
+    if shapes:  # what the file says of other values' sizes was said of other inputs
+        del model.graph.value_info[:]
+        for output in model.graph.output:
+            for dim in output.type.tensor_type.shape.dim:
+                dim.Clear()
     for name, value in inputs.items():
         names = [d.dim_param or "?" for d in value.type.tensor_type.shape.dim if not d.dim_value]
         if names:

@@ -6,6 +6,7 @@ They run before the import because the compiler folds constants by compiling a k
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,14 +21,16 @@ from onnx.reference import ReferenceEvaluator
 from tunefarm.frontend.dtypes import HALF
 
 Array = NDArray[np.generic]
+Shape = tuple[int, ...]
 _FOLDABLE = frozenset(
     {
-        *("Constant", "ConstantOfShape", "Range", "Shape", "Size", "Identity", "Cast"),
+        *("Constant", "ConstantOfShape", "Range", "Identity", "Cast"),
         *("Add", "Sub", "Mul", "Div", "Mod", "Neg", "Sqrt", "Floor", "Ceil", "Min", "Max"),
         *("Equal", "Less", "Greater", "Not", "And", "Or", "Where", "ReduceProd"),
         *("Concat", "Expand", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
     }
 )
+_SIZES = ("Shape", "Size")
 _CLIP_READS_BOUNDS = 11  # the opset since which they are inputs
 _SHAPE_LIMIT = 1024
 """Elements of a constant that may be a shape."""
@@ -78,14 +81,10 @@ class Graph:
         graph.input.extend(inputs)
         return self.model
 
-    def inferred(self, through_shapes: bool = False) -> onnx.GraphProto:
-        """The graph with the type of every value, as far as ONNX infers it. Of a large constant
-        only its type is told: what it holds says nothing of shapes, and copying it takes long.
-
-        Args:
-            through_shapes: also from what the graph computes of shapes. The outputs' are then not
-                believed: they may be from before the inputs' were bound.
-        """
+    def inferred(self) -> onnx.GraphProto:
+        """The graph with the type of every value, as far as ONNX infers it, through arithmetic on
+        shapes too. Of a large constant only its type is told: what it holds says nothing of shapes,
+        and copying it takes long."""
         used = self.uses()
         constants = {name: array for name, array in self.constants.items() if used[name]}
         small = {name: array for name, array in constants.items() if array.size <= _SHAPE_LIMIT}
@@ -95,23 +94,27 @@ class Graph:
             for name, array in constants.items()
             if name not in small
         ]
-        outputs = list(self.model.graph.output)
-        if through_shapes:
-            outputs = [
-                helper.make_tensor_value_info(o.name, o.type.tensor_type.elem_type, None)
-                for o in outputs
-            ]
         graph = helper.make_graph(
             self.nodes,
             "inferred",
             inputs,
-            outputs,
+            list(self.model.graph.output),
             [numpy_helper.from_array(np.ascontiguousarray(a), n) for n, a in small.items()],
         )
         model = helper.make_model(graph, ir_version=self.model.ir_version)
         del model.opset_import[:]
         model.opset_import.extend(self.model.opset_import)
-        return onnx.shape_inference.infer_shapes(model, data_prop=through_shapes).graph
+        return onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+
+    def shapes(self) -> dict[str, Shape]:
+        """Of all values whose sizes are known."""
+        inferred = self.inferred()
+        found: dict[str, Shape] = {name: array.shape for name, array in self.constants.items()}
+        for value in (*inferred.value_info, *inferred.input, *inferred.output):
+            tensor = value.type.tensor_type
+            if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
+                found[value.name] = tuple(d.dim_value for d in tensor.shape.dim)
+        return found
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
@@ -121,7 +124,32 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
 
 
 def fold_constants(graph: Graph) -> None:
-    """Evaluate shape arithmetic and constant generators with ONNX's reference evaluator."""
+    """What does not depend on what the inputs hold is a constant: what is computed of constants,
+    and of sizes, by which exporters reshape. That of a size some other sizes may depend on."""
+    _evaluate(graph)
+    while _state_sizes(graph):
+        _evaluate(graph)
+
+
+def _state_sizes(graph: Graph) -> bool:
+    """Each Shape or Size of a value whose sizes are known becomes a Constant; whether one did."""
+    if not any(node.op_type in _SIZES for node in graph.nodes):
+        return False
+    shapes, stated = graph.shapes(), False
+    for index, node in enumerate(graph.nodes):
+        shape = shapes.get(node.input[0]) if node.op_type in _SIZES else None
+        if shape is None:
+            continue
+        asked = shape[attribute(node, "start", 0) : attribute(node, "end", None)]
+        size = math.prod(shape) if node.op_type == "Size" else asked
+        value = numpy_helper.from_array(np.array(size, np.int64))
+        graph.nodes[index] = helper.make_node("Constant", [], node.output, value=value)
+        stated = True
+    return stated
+
+
+def _evaluate(graph: Graph) -> None:
+    """With ONNX's reference evaluator: generators of constants, and arithmetic on them."""
     nodes = []
     for node in graph.nodes:
         foldable = node.op_type in _FOLDABLE and all(

@@ -15,9 +15,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tunefarm.frontend.onnx_passes import Graph, attribute
+from tunefarm.frontend.onnx_passes import Graph, Shape, attribute
 
-Shape = tuple[int, ...]
 _RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _OF_ELEMENTS = frozenset(
     {
@@ -63,7 +62,7 @@ class _Sinking:
     shapes: dict[str, Shape] = field(default_factory=dict)
 
     def run(self) -> None:
-        self.shapes = _shapes(self.graph)
+        self.shapes = self.graph.shapes()
         for node in self.graph.nodes:
             if not self._is_view(node) and not self._moves(node):
                 for name in node.input:
@@ -233,17 +232,6 @@ def _core(shape: Shape) -> Shape:
     """Without its first axes of one."""
     first = next((n for n, size in enumerate(shape) if size != 1), len(shape))
     return shape[first:]
-
-
-def _shapes(graph: Graph) -> dict[str, Shape]:
-    """Of all values whose sizes are known."""
-    inferred = graph.inferred()
-    found: dict[str, Shape] = {name: array.shape for name, array in graph.constants.items()}
-    for value in (*inferred.value_info, *inferred.input, *inferred.output):
-        tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
-            found[value.name] = tuple(d.dim_value for d in tensor.shape.dim)
-    return found
 
 
 def _set(node: onnx.NodeProto, name: str, value: int) -> None:

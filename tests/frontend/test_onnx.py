@@ -20,8 +20,7 @@ from tunefarm.frontend.onnx_file import (
     read_model,
 )
 from tunefarm.frontend.onnx_padding import fold_padding
-from tunefarm.frontend.onnx_passes import PASSES, Graph, fold_affine, fold_constants
-from tunefarm.frontend.onnx_shapes import fold_shapes
+from tunefarm.frontend.onnx_passes import PASSES, Graph, attribute, fold_affine, fold_constants
 from tunefarm.frontend.zoo import zoo_model, zoo_names
 
 LIMITS = ImportLimits(nodes=1000, elements=2**26, model_bytes=2**24)
@@ -313,8 +312,8 @@ def test_shapes_that_are_known_before_the_run_are_constants(opset: int) -> None:
     feed = {"x": np.random.default_rng(2).normal(size=(2, 3, 4)).astype(np.float32)}
     want = run(one, feed)
     graph = Graph(one)
-    fold_shapes(graph)
-    assert [n.op_type for n in graph.nodes] == ["Relu", "Reshape", "Add", "Div", "Identity"]
+    fold_constants(graph)
+    assert [n.op_type for n in graph.nodes] == ["Relu", "Reshape", "Add", "Div", "Constant"]
     after = graph.store()
     onnx.checker.check_model(after)
     for got, wanted in zip(run(after, feed), want, strict=True):
@@ -326,8 +325,9 @@ def test_an_outputs_shape_from_before_the_inputs_were_bound_is_not_believed() ->
     bind_shapes(one, {"x": (5, 3, 4)})  # the outputs still say two rows
     graph = Graph(one)
     graph.constants["column"] = np.ones((5, 1), np.float32)
-    fold_shapes(graph)
-    assert graph.constants["shape_known"].tolist() == [5, 12]
+    fold_constants(graph)
+    (shape,) = (node for node in graph.nodes if node.op_type == "Constant")
+    assert numpy_helper.to_array(attribute(shape, "value", None)).tolist() == [5, 12]
 
 
 def test_shapes_that_depend_on_values_stay() -> None:
@@ -337,5 +337,5 @@ def test_shapes_that_depend_on_values_stay() -> None:
         helper.make_node("Cast", ["s"], ["y"], to=TensorProto.FLOAT),
     ]
     graph = Graph(model(nodes, [("x", [2, 3])], [("y", [2])], []))
-    fold_shapes(graph)
+    fold_constants(graph)
     assert [n.op_type for n in graph.nodes] == ["NonZero", "Shape", "Cast"]
