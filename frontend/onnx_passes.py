@@ -82,9 +82,8 @@ class Graph:
         return self.model
 
     def inferred(self) -> onnx.GraphProto:
-        """The graph with the type of every value, as far as ONNX infers it, through arithmetic on
-        shapes too. Of a large constant only its type is told: what it holds says nothing of shapes,
-        and copying it takes long."""
+        """The graph with the type of every value, as far as ONNX infers it. Of a large constant
+        only its type is told: what it holds says nothing of shapes, and copying it takes long."""
         used = self.uses()
         constants = {name: array for name, array in self.constants.items() if used[name]}
         small = {name: array for name, array in constants.items() if array.size <= _SHAPE_LIMIT}
@@ -104,7 +103,7 @@ class Graph:
         model = helper.make_model(graph, ir_version=self.model.ir_version)
         del model.opset_import[:]
         model.opset_import.extend(self.model.opset_import)
-        return onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        return onnx.shape_inference.infer_shapes(model).graph
 
     def shapes(self) -> dict[str, Shape]:
         """Of all values whose sizes are known."""
