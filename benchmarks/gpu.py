@@ -2,11 +2,16 @@
 
     python benchmarks/gpu.py DIR [--arch sm_90] [--tried 24] [--kernels A,B]
     python benchmarks/gpu_lease.py OUT DIR                            (where the GPU is)
+    python benchmarks/gpu.py NEXT --after DIR --out OUT [--tried 8]
+    python benchmarks/gpu_lease.py OUT NEXT                           (where the GPU is)
 
 Of each kernel the untuned schedule and the first of its design space are built, in the order of the
 hardware model; each that runs must compute what the untuned one does. One kernel more writes where
 it must not: its process has to die, and the next ones have to be measured all the same. For another
 Python than this one there, see `wheels/` in docs/gpu.md.
+
+After a first journey the search goes on where a job's would: of each kernel the fastest that were
+right are measured again, and those that the guided strategy makes of what was measured.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from crossbuild import (
     FED,
     attention,
     elements,
+    kind_of,
     kinds_of,
     layer_norm,
     mixed,
@@ -37,7 +43,7 @@ from crossbuild import (
     target_of,
 )
 from gpu_shapes import ATTENTION, CONVOLUTIONS, LONG_ATTENTION, PRODUCTS, said
-from gpu_tables import KERNELS, PLANTED, UNTUNED
+from gpu_tables import KERNELS, PLANTED, UNTUNED, report_on, seconds_of
 from tvm import te, topi
 
 from tunefarm.devices.target import Target
@@ -53,13 +59,20 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import ScreenRequest
 from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.scheduler.exchange import WHEELS
+from tunefarm.search.spaces import design_space
+from tunefarm.search.strategy import Evaluated, make_strategy
 
 COMPILE_LIMIT_S = 300.0
+LARGE = str(max(PRODUCTS))
 RUN_LIMIT_S, LARGE_LIMIT_S = 8.0, 30.0
 """For which a schedule may run, and all that is compared meanwhile: one that hangs costs as much.
 The host looks at the largest products' 67 million elements for seconds."""
 FIRST = 2
 """Schedules of a kernel and a kind that are measured before all others."""
+AGAIN = 2
+"""Of a first journey's, that are measured once more in a second."""
+DRAWN = 3
+"""Times as many points are asked for as are wanted: some do not fit, some are known."""
 
 
 def product(size: int, dtype: str) -> list[Any]:
@@ -120,13 +133,59 @@ def main() -> None:
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--tried", type=int, default=24)
     parser.add_argument("--kernels", default="")
+    parser.add_argument("--after", type=Path, help="a directory whose bundle has been measured")
+    parser.add_argument("--out", type=Path, default=Path(), help="of `gpu_lease.py`")
     a = parser.parse_args()
     chosen = {n: f for n, f in kernels().items() if n in a.kernels.split(",") or not a.kernels}
-    build(a.directory, a.arch, a.tried, chosen)
+    known = measured(a.after, a.out) if a.after is not None else {}
+    build(a.directory, a.arch, a.tried, chosen, known)
+
+
+Known = dict[str, dict[str, float | None]]
+"""By kernel and trace: seconds, or None of what did not run or was wrong."""
+
+
+def measured(directory: Path, out: Path) -> Known:
+    report = report_on(directory, KERNELS, out)
+    if report is None:
+        raise SystemExit(f"there is no report on {directory / KERNELS}")
+    found: Known = {}
+    for number, row in enumerate(json.loads((directory / "kernels.json").read_text())):
+        if number in report.answers and row["trace"]:
+            seconds = seconds_of(report.answers[number])
+            found.setdefault(row["kernel"], {})[row["trace"]] = seconds
+    return found
+
+
+def refined(
+    module: Any,
+    target: Target,
+    tried: int,
+    kinds: frozenset[str],
+    known: dict[str, float | None],
+) -> list[tuple[str, str]]:
+    """(which, trace): the untuned one, the fastest known, and `tried` that these lead to."""
+    space = design_space(module, target)
+    strategy = make_strategy("guided", space, 0)
+    located = [(space.locate(trace), seconds) for trace, seconds in known.items()]
+    strategy.update([Evaluated(point, s) for point, s in located if point is not None])
+    right = {trace: seconds for trace, seconds in known.items() if seconds is not None}
+    traces = sorted(right, key=lambda trace: right[trace])[:AGAIN]
+    most = len(traces) + tried
+    for number, point in enumerate(strategy.suggest(DRAWN * tried, ())):
+        proposal = space.realise(point, number) if len(traces) < most else None
+        if proposal is None or proposal.trace in known or kind_of(proposal.trace) not in kinds:
+            continue
+        traces.append(proposal.trace)
+    return [(UNTUNED, ""), *((kind_of(trace), trace) for trace in traces)]
 
 
 def build(
-    directory: Path, arch: str, tried: int, chosen: dict[str, Callable[[], list[Any]]]
+    directory: Path,
+    arch: str,
+    tried: int,
+    chosen: dict[str, Callable[[], list[Any]]],
+    known: Known,
 ) -> None:
     root = directory / "files"
     builder = Builder(COMPILE_LIMIT_S)
@@ -136,10 +195,14 @@ def build(
         module = tvm.IRModule({"main": function})
         dtype = name.rpartition(" ")[2]
         target = target_of(arch, dtype)
-        ways = schedules(module, target, tried, kinds_of(dtype))
-        protocol = Protocol(run_limit_s=LARGE_LIMIT_S if "8192" in name else RUN_LIMIT_S)
+        kinds = kinds_of(dtype)
+        if name in known:
+            ways = refined(module, target, tried, kinds, known[name])
+        else:
+            ways = schedules(module, target, tried, kinds)
+        protocol = Protocol(run_limit_s=LARGE_LIMIT_S if LARGE in name else RUN_LIMIT_S)
         mine = _requests(builder, root, f"k{number}", module, target, ways, protocol)
-        made += [({"kernel": name, "schedule": how}, request) for how, request in mine]
+        made += [({"kernel": name, **how}, request) for how, request in mine]
         print(f"{name}: {len(mine)} of {len(ways)} built", flush=True)
         if not number:  # between two kernels, so that those behind it show what it leaves
             good, bad = (
@@ -147,8 +210,8 @@ def build(
                 for stem, module in (("sound", sound_twin()), ("fault", planted()))
             )
             fault = ScreenRequest(bad.library, good.facts, protocol, None)
-            made.append(({"kernel": "sound twin", "schedule": UNTUNED}, good))
-            made.append(({"kernel": PLANTED, "schedule": PLANTED}, fault))
+            made.append(({"kernel": "sound twin", "schedule": UNTUNED, "trace": ""}, good))
+            made.append(({"kernel": PLANTED, "schedule": PLANTED, "trace": ""}, fault))
     builder.close()
     made = in_passes(made)
     rows, requests = [row for row, _ in made], [request for _, request in made]
@@ -169,18 +232,19 @@ Made = tuple[dict[str, str], ScreenRequest]
 def in_passes(made: list[Made], key: str = "kernel") -> list[Made]:
     """In the order of what is most worth knowing, for a machine that is lent for minutes: untuned
     schedules and the first few of each kind that runs by threads alone; then what asks for
-    hardware that waits for signals, and could wait for ever; then all the others."""
+    hardware that waits for signals, and could wait for ever; then all the others, those last that
+    the host looks at for seconds."""
     seen: Counter[tuple[str, str]] = Counter()
 
     def turn(one: Made) -> int:
         row, _ = one
         seen[row[key], row["schedule"]] += 1
         if seen[row[key], row["schedule"]] > FIRST:
-            return 2
+            return 3 if LARGE in row.get("kernel", "") else 2
         return int(row["schedule"] in (FED, CLUSTERS, ATTENTION_FED))
 
     turns = [(turn(one), one) for one in made]
-    return [one for number in range(3) for at, one in turns if at == number]
+    return [one for number in range(4) for at, one in turns if at == number]
 
 
 def _requests(
@@ -191,20 +255,20 @@ def _requests(
     target: Target,
     ways: list[tuple[str, str]],
     protocol: Protocol,
-) -> list[tuple[str, ScreenRequest]]:
+) -> list[Made]:
     """(which schedule, its request) of what compiles; the untuned one first."""
     path = root / f"{stem}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(tvm.ir.save_json(module))
     args = argument_specs(module["main"])
     facts = KernelFacts(stem, args, flops_of(module), root / f"{stem}.npz")
-    found = []
+    found: list[Made] = []
     for number, (how, trace) in enumerate(ways):
         library = root / f"{stem}-{number}.so"
         outcome = builder.build(BuildRequest(path, target, trace, library))
         if outcome.library is not None:
             request = ScreenRequest(outcome.library, facts, protocol, None, not trace)
-            found.append((how, request))
+            found.append(({"schedule": how, "trace": trace}, request))
             continue
         print(f"{stem}, {how}: {outcome.failure}")
         if not trace:

@@ -242,3 +242,23 @@ def test_what_is_most_worth_knowing_comes_first() -> None:
         "K a",
         "L a",
     ]
+
+
+@pytest.mark.tvm
+def test_a_second_journey_goes_on_from_what_the_first_one_measured() -> None:
+    from crossbuild import KINDS, product, schedules, target_of, workload_of
+    from gpu import AGAIN, refined
+
+    module, target = workload_of(product("float16")), target_of("sm_80")
+    first = [trace for _, trace in schedules(module, target, 2) if trace]
+    fastest = [first[-1], first[0]]
+    times = {trace: 1e-5 for trace in fastest} | {first[1]: None}
+    known = {trace: times.get(trace, 2e-5) for trace in first}
+    kinds = KINDS - {"plain cores"}
+    (_, untuned), *found = refined(module, target, 5, kinds, known)
+    assert not untuned
+    traces = [trace for _, trace in found]
+    assert set(traces[:AGAIN]) == set(fastest)
+    assert len(traces) == len(set(traces)) == AGAIN + 5
+    assert not set(traces[AGAIN:]) & set(first)
+    assert {kind for kind, _ in found[AGAIN:]} <= kinds

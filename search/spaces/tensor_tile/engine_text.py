@@ -125,12 +125,16 @@ def fetched(rank: int, cluster: int = 1) -> Function:
 
 def read(cluster: int = 1) -> Function:
     """A group has done with a step's operands; `barrier`, of each of its cluster's blocks, counts
-    groups. A predicate, and no branch: what follows, the threads of a group do together."""
+    groups. A predicate, and no branch: what follows, the threads of a group do together.
+
+    Told to another block as to the own one, and not with all that was written before
+    (`.release.cluster`): that waits for the GPU's whole memory, each step, and who reads has
+    written nothing."""
     arrived = '@p mbarrier.arrive.shared::cta.b64 _, [%0];\\n"'
     if cluster > 1:
         arrived = ".reg .b32 other;\\n" + "".join(
             f"mapa.shared::cluster.u32 other, %0, {n};\\n"
-            "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [other];\\n"
+            "@p mbarrier.arrive.shared::cluster.b64 _, [other];\\n"
             for n in range(cluster)
         )
         arrived += '"'
