@@ -76,6 +76,7 @@ def run_assemble(request: AssembleRequest) -> Assembled:
 
     from tunefarm.frontend.stored import load_program_module
     from tunefarm.measure import joining
+    from tunefarm.measure.graphs import graphed
     from tunefarm.measure.lowering import pipeline
     from tunefarm.search import replay
     from tunefarm.search.intrinsics import register_intrinsics
@@ -105,7 +106,10 @@ def run_assemble(request: AssembleRequest) -> Assembled:
         names = [variable.name_hint for variable in module.get_global_vars()]
         if on_gpu:
             module = replay.by_default(module, request.target)
-        executable = relax.build(module, target, tir_pipeline=pipeline(request.target))
+        relaxed = graphed if on_gpu else "default"
+        executable = relax.build(
+            module, target, relax_pipeline=relaxed, tir_pipeline=pipeline(request.target)
+        )
     temporary = request.library.with_name(f".{os.getpid()}.so")
     temporary.parent.mkdir(parents=True, exist_ok=True)
     try:

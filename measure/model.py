@@ -23,6 +23,9 @@ from tunefarm.measure.steady import Steady
 if TYPE_CHECKING:
     from tunefarm.measure.requests import CheckRequest, ModelRequest, PlaceRequest
 
+ONE_BY_ONE = "one_by_one"
+"""What a library for a GPU has besides `main`: the same, whose kernels are begun one by one."""
+
 
 class CompiledModel:
     """A model's library and weights, loaded; arrays in graph order in and out.
@@ -40,12 +43,21 @@ class CompiledModel:
         self._host = tvm.cpu()
         self._machine = VirtualMachine(tvm.runtime.load_module(str(library)), self._device)
         self._main = self._machine["main"]
+        self._watched = self._function(ONE_BY_ONE) or self._main
+        self._watcher: Callable[..., int] | None = None
         if constants is None:
             file = weights.beside(library)
             constants = weights.load(file) if file.exists() else []
         self._constants = constants  # the tensors are views of them
         tensors = [self._tensor(array) for array in constants]
         self._weights = [tvm_ffi.convert(tensors)] if tensors else []
+
+    def _function(self, name: str) -> Any:
+        """None where the library has none of that name."""
+        try:
+            return self._machine[name]
+        except AttributeError:
+            return None
 
     def _tensor(self, array: Array) -> Any:
         """A copy where it has to be: NumPy hands bfloat16 to nobody."""
@@ -62,10 +74,11 @@ class CompiledModel:
         return bool(self._device != self._host)
 
     def run(self, arguments: list[Any]) -> Any:
+        main = self._main if self._watcher is None else self._watched
         if not self._on_gpu:
-            return self._main(*arguments, *self._weights)
+            return main(*arguments, *self._weights)
         there = [argument.copyto(self._device) for argument in arguments]
-        result = self._main(*there, *self._weights)
+        result = main(*there, *self._weights)
         if hasattr(result, "copyto"):
             return result.copyto(self._host)
         return [one.copyto(self._host) for one in result]
@@ -77,8 +90,9 @@ class CompiledModel:
 
     def watch(self, watcher: Callable[..., int] | None) -> None:
         """Have `watcher` called before and after each function of the library, see
-        `VirtualMachine.set_instrument`."""
+        `VirtualMachine.set_instrument`; what a graph would begin is begun one by one then."""
         self._machine.set_instrument(watcher)
+        self._watcher = watcher
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         result = self.run(self.upload(inputs))

@@ -20,6 +20,7 @@ from tunefarm.measure.emulator.stand_in import ptx_in
 from tunefarm.measure.expected import ExpectedRequest, make_expected
 from tunefarm.measure.on_paper import FAULTS, PaperRequest, _fault, check_on_paper
 from tunefarm.measure.requests import CheckRequest
+from tunefarm.measure.runner import Runner
 
 
 @pytest.mark.parametrize(
@@ -119,3 +120,25 @@ def test_what_nobody_can_tell_is_not_called_wrong(built: Built, tmp_path: Path) 
     seen = check_on_paper(replace(request, directory=tmp_path))
     assert seen.untold, "there is no PTX of it"
     assert not seen.is_wrong
+
+
+@pytest.mark.tvm
+@needs_compiler
+def test_a_model_is_a_graph_but_where_each_kernel_is_timed(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tunefarm.measure.emulator.stand_in import environment
+
+    assert b"cuda_graph.run_or_capture" in built.library.read_bytes()
+    for name, value in environment(built.paper, "sm_80").items():
+        monkeypatch.setenv(name, value)
+    runner = Runner(2, PROTOCOL.memory_bytes, kind="cuda")
+    try:
+        seen = runner.check(replace(request_of(built).check, watched=(built.library,)))
+    finally:
+        runner.close()
+    assert seen.parity.passed
+    assert seen.in_place is not None
+    functions = {one for task in built.program.tasks if task.flops for one in task.functions}
+    assert functions <= seen.in_place.functions.keys()
+    assert not any("graph" in one for one in seen.in_place.functions)
