@@ -8,7 +8,8 @@ Eager (cuBLAS, cuDNN), then Inductor with its widest search (which uses Triton),
 turns and networks last, in float16 first, for as long as leaves time for eager once more: how far
 the two differ is what the GPU's clocks did meanwhile. What there is is written after each kernel.
 Each rival is given its best: of attention cuDNN's and FlashAttention's too, of what memory bounds
-Inductor's default as well, which its widest search may miss.
+and of networks Inductor's default as well, which its widest search may miss, or not come to in the
+time that there is.
 
 Medians over samples of several calls between two events of the device, in a graph, with everything
 at hand, after a pause and for as long as `gpu.py`'s bundle has it; float32 without tf32, and where
@@ -21,10 +22,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,11 @@ PAUSE_S = 0.2
 """Before each is timed, which then is a burst: no rival is slowed by the one before."""
 MOST_CALLS = 2000
 EAGER, LATER, INDUCTOR = "PyTorch", "PyTorch later", "Inductor"
-WIDEST, WHOLE, PLAIN = "max-autotune-no-cudagraphs", "max-autotune", "default"
+WIDEST, WHOLE = "max-autotune-no-cudagraphs", "max-autotune"
+PLAIN, WHOLE_PLAIN = "default", "reduce-overhead"
+GRAPH = "in a graph"
+WHOLE_S = 150.0
+"""ResNet-50 on an H200 beside 16 cores: its widest search was not over by then."""
 TF32 = "tf32"
 TYPES = {"float16": torch.float16, "float32": torch.float32, TF32: torch.float32}
 
@@ -127,6 +133,25 @@ def _inferring(model: Callable[..., Any]) -> Callable[[torch.Tensor], torch.Tens
     return infer
 
 
+def _in_a_graph(model: Callable[..., Any], x: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """What PyTorch does by itself, without what it takes to begin each kernel."""
+    given = x.to("cuda")
+    with torch.inference_mode():
+        for _ in range(3):  # by then cuDNN has chosen
+            model(given)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result: torch.Tensor = model(given)
+
+    def replayed(there: torch.Tensor) -> torch.Tensor:
+        given.copy_(there)
+        graph.replay()
+        return result
+
+    return replayed
+
+
 def seconds(call: Callable[[], Any], samples: int, on_host: bool) -> float:
     """Of one call; a graph of several is replayed, as `gpu.py`'s bundle does it, so that the host's
     part of a call does not count, but where it is to (`on_host`)."""
@@ -185,7 +210,7 @@ def main() -> None:
     # Whole layers in one operator, which neither FlashAttention nor Inductor gets to see.
     torch.backends.mha.set_fastpath_enabled(False)
     about = {"device": torch.cuda.get_device_name(), "versions": versions()}
-    rows, failed = earlier(a.results, about)
+    found = Found(about, a.results)
     began = time.monotonic()
     reserve_s = longest_s = 0.0
     for rival in (EAGER, INDUCTOR, LATER):
@@ -197,35 +222,55 @@ def main() -> None:
             named = {**kernels(kind), **networks(kind)}
             names = [n for n in named if not a.kernels or n in a.kernels.split(",")]
             for name in in_turns(names) if rival == INDUCTOR else names:
-                if rival in {**rows.get(name, {}), **failed.get(name, {})}:
+                if found.has(rival, name):
                     continue  # of an earlier run
                 left_s = a.limit_s - (time.monotonic() - began)
                 if left_s < (reserve_s + longest_s if rival == INDUCTOR else 0.0):
                     print(f"{name}: no time for {rival}", flush=True)
                     continue
                 started = time.monotonic()
-                found = timed(rival, name, named[name], a.samples)
-                if rival == INDUCTOR:
+                limit_s = left_s - reserve_s if rival == INDUCTOR else left_s
+                by_way = timed(rival, name, named[name], a.samples, limit_s)
+                if rival == INDUCTOR and not name.startswith("network"):
                     longest_s = max(longest_s, time.monotonic() - started)
-                if isinstance(found, str):  # a rival that fails is a row without it
-                    print(f"{name}: {rival}: {found}", flush=True)
-                    failed.setdefault(name, {})[rival] = found
-                else:
-                    print(f"{name}: {rival} {found * 1e6:.1f} us", flush=True)
-                    rows.setdefault(name, {})[rival] = found
-                said = {**about, "kernels": rows, "failed": failed}
-                a.results.write_text(json.dumps(said, indent=1) + "\n")
+                found.add(rival, name, by_way)
 
 
-def earlier(
-    results: Path, about: dict[str, str]
-) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, str]]]:
-    """Times of an earlier run, by the same versions on the same kind of device, and what failed."""
-    if not results.exists():
-        return {}, {}
-    found = json.loads(results.read_text())
-    same = all(found.get(key) == value for key, value in about.items())
-    return (found["kernels"], found.get("failed", {})) if same else ({}, {})
+@dataclass
+class Found:
+    """Seconds by kernel, rival and way, or why there are none; written as they come. Those of an
+    earlier run, by the same versions on the same kind of device, are known."""
+
+    about: dict[str, str]
+    results: Path
+    ways: dict[str, dict[str, dict[str, float | str]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.results.exists():
+            known = json.loads(self.results.read_text())
+            if all(known.get(key) == value for key, value in self.about.items()):
+                self.ways = known.get("ways", {})
+
+    def has(self, rival: str, name: str) -> bool:
+        return rival in self.ways.get(name, {})
+
+    def add(self, rival: str, name: str, by_way: dict[str, float | str]) -> None:
+        self.ways.setdefault(name, {})[rival] = by_way
+        for way, one in by_way.items():
+            told = one if isinstance(one, str) else f"{one * 1e6:.1f} us"
+            print(f"{name}: {rival}, {way}: {told}", flush=True)
+        whole = {**self.about, "kernels": self.fastest(), "ways": self.ways}
+        self.results.write_text(json.dumps(whole, indent=1) + "\n")
+
+    def fastest(self) -> dict[str, dict[str, float]]:
+        """A rival that fails in every way is a row without it."""
+        rows: dict[str, dict[str, float]] = {}
+        for name, rivals in self.ways.items():
+            for rival, by_way in rivals.items():
+                times = [one for one in by_way.values() if not isinstance(one, str)]
+                if times:
+                    rows.setdefault(name, {})[rival] = min(times)
+        return rows
 
 
 def in_turns(names: list[str]) -> list[str]:
@@ -249,31 +294,61 @@ def versions() -> str:
     return f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}{compiler}"
 
 
-def timed(rival: str, name: str, make: Callable[[], Any], samples: int) -> float | str:
-    """Seconds of its fastest way, or why there are none."""
-    found: list[float] = []
-    said = ""
+def timed(
+    rival: str, name: str, make: Callable[[], Any], samples: int, limit_s: float
+) -> dict[str, float | str]:
+    """Seconds by way, or why there are none; a way that is not done when the time is over is given
+    up."""
+    until = time.monotonic() + limit_s
+    found: dict[str, float | str] = {}
     for way in ways(rival, name):
+        left_s = until - time.monotonic()
+        if left_s < way.takes_s:
+            found[way.name] = f"no time for it: {left_s:.0f} s are left"
+            continue
         try:
-            with way.within():
-                found.append(way.seconds(make, samples))
+            with way.within(), at_most(left_s):
+                found[way.name] = way.seconds(make, samples)
         except Exception as error:  # of many types
             first = next(iter(str(error).strip().splitlines()), "")
-            said = f"{type(error).__name__}: {first[:200]}"
-    return min(found) if found else said
+            found[way.name] = f"{type(error).__name__}: {first[:200]}"
+    return found
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raises:
+    TimeoutError: it takes longer, as far as Python is asked meanwhile.
+    """
+
+    def over(*_: Any) -> None:
+        raise TimeoutError(f"no time for more than {seconds:.0f} s of it")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, max(1e-3, seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True)
 class Way:
-    """Of computing something: compiled in that `mode`, or as it is, `within` some context."""
+    """Of computing something: compiled in that `mode`, or as it is, `within` some context; whatever
+    has less time than it `takes_s` is not begun."""
 
+    name: str = "eager"
     mode: str = ""
+    takes_s: float = 0.0
     within: Callable[[], Any] = contextlib.nullcontext
 
     def seconds(self, make: Callable[[], Any], samples: int) -> float:
         function, arguments = make()
         network = isinstance(function, torch.nn.Module)
-        if self.mode:
+        if self.mode == GRAPH:
+            function = _in_a_graph(function, arguments[0])
+        elif self.mode:
             torch._dynamo.reset()
             function = torch.compile(function, mode=self.mode)
         if network:
@@ -286,15 +361,15 @@ def ways(rival: str, name: str) -> list[Way]:
     sort = name.partition(" ")[0]
     if rival == INDUCTOR:
         if sort == "network":
-            return [Way(WHOLE)]
+            return [Way(WHOLE_PLAIN, WHOLE_PLAIN), Way(WHOLE, WHOLE, WHOLE_S)]
         bound_by_memory = sort in ("softmax", "layer") or name.startswith("attention softmax")
-        return [Way(WIDEST), *([Way(PLAIN)] if bound_by_memory else [])]
+        return [Way(mode, mode) for mode in (WIDEST, *([PLAIN] if bound_by_memory else []))]
     if sort == "attention" and len(name.split()) <= 3 and "softmax" not in name:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         each = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
-        return [Way(), *(Way(within=lambda one=one: sdpa_kernel(one)) for one in each)]
-    return [Way()]
+        return [Way(), *(Way(o.name.lower(), within=lambda o=o: sdpa_kernel(o)) for o in each)]
+    return [Way(), *([Way(GRAPH, GRAPH)] if sort == "network" else [])]
 
 
 if __name__ == "__main__":

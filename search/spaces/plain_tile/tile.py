@@ -226,7 +226,7 @@ def expected_s(plan: PlainPlan, arch: Arch) -> float:
     # Whatever else warps begin, they do not multiply meanwhile.
     multiplying = max(products * arch.warp / arch.lanes, (products + reads) / _BEGUN)
     parts = (
-        multiplying / block.awake(arch, resident),
+        multiplying / block.begun(arch, resident),
         (read_bytes + plan.stage_bytes) / costs.SHARED_BYTES,
         plan.stage_bytes / costs.FETCHED_BYTES,
         sum(plan.copies) * warps * costs.COPY,
