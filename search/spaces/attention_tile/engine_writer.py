@@ -98,4 +98,4 @@ class EngineWriter(GroupWriter):
         return [queries, steps, *self._ended()]
 
     def _released(self, step: Any) -> list[Any]:
-        return [self._ring.read(step)]
+        return [self._ring.read(step, self._plan.steps)]

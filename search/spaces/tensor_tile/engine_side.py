@@ -14,7 +14,7 @@ from tunefarm.search.spaces.tensor_tile import engine_text as engine
 from tunefarm.search.spaces.tensor_tile.box import Along, Tensor
 from tunefarm.search.spaces.tensor_tile.copies import Side
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
-from tunefarm.search.spaces.written import call, coordinates, number, once, when
+from tunefarm.search.spaces.written import all_of, call, coordinates, number, once, when
 
 _SWIZZLES = {32: 1, 64: 2, 128: 3}
 """What the driver calls an exchange of pieces within as many bytes (``CUtensorMapSwizzle``)."""
@@ -55,10 +55,12 @@ class Ring:
         parity = tirx.Cast("uint32", tirx.floormod(self._turn(step), 2))
         return call(engine.waited(), self.filled_by(step), parity)
 
-    def read(self, step: Any) -> Any:
-        """Said by a group, of the step before this one."""
+    def read(self, step: Any, steps: int) -> Any:
+        """Said by a group, of the step before this one, where another one is to come in its place:
+        what nobody waits for might come to a block that has ended."""
         last = self._pair(step + (self.stages - 1)) + engine.READ
-        return when(step >= 1, call(engine.read(self.cluster), last))
+        awaited = all_of([step >= 1, step <= steps - self.stages])
+        return when(awaited, call(engine.read(self.cluster), last))
 
 
 def told(sides: Sequence[EngineSide]) -> list[Any]:

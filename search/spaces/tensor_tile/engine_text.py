@@ -42,10 +42,13 @@ def _of(cluster: int) -> str:
 
 
 def _met(cluster: int) -> str:
+    """What others are to know of barriers has a fence of its own; else blocks leave each other
+    nothing but the place, for which there is no need to wait for the GPU's whole memory, as
+    `.release` does."""
     text = "  __syncthreads();"
     if cluster > 1:
         text += """
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");"""
     return text
 

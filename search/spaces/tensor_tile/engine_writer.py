@@ -100,7 +100,7 @@ class EngineWriter(TensorWriter):
                     self._ring.there(k),
                     call(text.multiply(shape), self._sums.data, at, at + shape.left.bytes),
                     call(text.multiplied(shape, 1), self._sums.data),
-                    self._ring.read(k),
+                    self._ring.read(k, plan.steps),
                 ]
             )
 
