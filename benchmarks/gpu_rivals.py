@@ -25,7 +25,7 @@ import json
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ EAGER, LATER, INDUCTOR = "PyTorch", "PyTorch later", "Inductor"
 WIDEST, WHOLE = "max-autotune-no-cudagraphs", "max-autotune"
 PLAIN, WHOLE_PLAIN = "default", "reduce-overhead"
 GRAPH = "in a graph"
+NO_TIME = "no time"
 WHOLE_S = 150.0
 """ResNet-50 on an H200 beside 16 cores: its widest search was not over by then."""
 TF32 = "tf32"
@@ -212,7 +213,7 @@ def main() -> None:
     about = {"device": torch.cuda.get_device_name(), "versions": versions()}
     found = Found(about, a.results)
     began = time.monotonic()
-    reserve_s = longest_s = 0.0
+    reserve_s = 0.0
     for rival in (EAGER, INDUCTOR, LATER):
         if rival == INDUCTOR:
             reserve_s = 1.2 * (time.monotonic() - began)
@@ -222,18 +223,11 @@ def main() -> None:
             named = {**kernels(kind), **networks(kind)}
             names = [n for n in named if not a.kernels or n in a.kernels.split(",")]
             for name in in_turns(names) if rival == INDUCTOR else names:
-                if found.has(rival, name):
-                    continue  # of an earlier run
+                due = [way for way in ways(rival, name) if not found.has(rival, name, way)]
                 left_s = a.limit_s - (time.monotonic() - began)
-                if left_s < (reserve_s + longest_s if rival == INDUCTOR else 0.0):
-                    print(f"{name}: no time for {rival}", flush=True)
-                    continue
-                started = time.monotonic()
-                limit_s = left_s - reserve_s if rival == INDUCTOR else left_s
-                by_way = timed(rival, name, named[name], a.samples, limit_s)
-                if rival == INDUCTOR and not name.startswith("network"):
-                    longest_s = max(longest_s, time.monotonic() - started)
-                found.add(rival, name, by_way)
+                limit_s = left_s - (reserve_s if rival == INDUCTOR else 0.0)
+                if due:
+                    found.add(rival, name, timed(due, named[name], a.samples, limit_s))
 
 
 @dataclass
@@ -251,11 +245,13 @@ class Found:
             if all(known.get(key) == value for key, value in self.about.items()):
                 self.ways = known.get("ways", {})
 
-    def has(self, rival: str, name: str) -> bool:
-        return rival in self.ways.get(name, {})
+    def has(self, rival: str, name: str, way: Way) -> bool:
+        """Or knows why it fails; for what there was no time there may be now."""
+        known = self.ways.get(name, {}).get(rival, {}).get(way.name, NO_TIME)
+        return not isinstance(known, str) or NO_TIME not in known
 
     def add(self, rival: str, name: str, by_way: dict[str, float | str]) -> None:
-        self.ways.setdefault(name, {})[rival] = by_way
+        self.ways.setdefault(name, {}).setdefault(rival, {}).update(by_way)
         for way, one in by_way.items():
             told = one if isinstance(one, str) else f"{one * 1e6:.1f} us"
             print(f"{name}: {rival}, {way}: {told}", flush=True)
@@ -295,16 +291,16 @@ def versions() -> str:
 
 
 def timed(
-    rival: str, name: str, make: Callable[[], Any], samples: int, limit_s: float
+    due: Sequence[Way], make: Callable[[], Any], samples: int, limit_s: float
 ) -> dict[str, float | str]:
     """Seconds by way, or why there are none; a way that is not done when the time is over is given
     up."""
     until = time.monotonic() + limit_s
     found: dict[str, float | str] = {}
-    for way in ways(rival, name):
+    for way in due:
         left_s = until - time.monotonic()
         if left_s < way.takes_s:
-            found[way.name] = f"no time for it: {left_s:.0f} s are left"
+            found[way.name] = NO_TIME
             continue
         try:
             with way.within(), at_most(left_s):
@@ -322,7 +318,7 @@ def at_most(seconds: float) -> Iterator[None]:
     """
 
     def over(*_: Any) -> None:
-        raise TimeoutError(f"no time for more than {seconds:.0f} s of it")
+        raise TimeoutError(f"{NO_TIME}: {seconds:.0f} s were left")
 
     before = signal.signal(signal.SIGALRM, over)
     signal.setitimer(signal.ITIMER_REAL, max(1e-3, seconds))
@@ -340,7 +336,7 @@ class Way:
 
     name: str = "eager"
     mode: str = ""
-    takes_s: float = 0.0
+    takes_s: float = 0.1
     within: Callable[[], Any] = contextlib.nullcontext
 
     def seconds(self, make: Callable[[], Any], samples: int) -> float:
