@@ -3,7 +3,7 @@
 TVM's sketches of multi-level tiling have the right structure and, of a 1024x1024 product, one valid
 point in fifty: drawn freely, blocks have too many threads or more shared memory than there is. So
 their factors are drawn here, within the limits of the architecture, and come in the order of what a
-model of the hardware expects. Nothing of it has been fitted to a GPU.
+model of the hardware expects, from specifications.
 """
 
 from __future__ import annotations

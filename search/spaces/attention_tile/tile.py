@@ -267,7 +267,7 @@ _OPERATIONS = 6.0
 
 
 def expected_s(plan: Plan, arch: Arch) -> float:
-    """Seconds, to order tiles by; nothing of it has been fitted to a GPU."""
+    """Seconds, to order tiles by, from specifications."""
     tile, of = plan.tile, plan.figures
     blocks = of.batches * plan.blocks
     block = costs.Block(tile.threads, plan.shared_bytes, plan.registers)

@@ -201,7 +201,7 @@ def sensible(plan: Tiling[T], arch: Arch) -> bool:
 def launched_s(
     plan: Tiling[T], arch: Arch, resident: int, parts: Sequence[float], ahead: int
 ) -> float:
-    """Seconds of a launch, to order tiles by; nothing of it has been fitted to a GPU.
+    """Seconds of a launch, to order tiles by; see `gpu_costs` for where its numbers are from.
 
     Args:
         resident: blocks of a multiprocessor at a time.
