@@ -134,8 +134,10 @@ def main() -> None:
     parser.add_argument("--tried", type=int, default=24)
     parser.add_argument("--kernels", default="")
     parser.add_argument("--after", type=Path, help="a directory whose bundle has been measured")
-    parser.add_argument("--out", type=Path, default=Path(), help="of `gpu_lease.py`")
+    parser.add_argument("--out", type=Path, help="of `gpu_lease.py`, for --after")
     a = parser.parse_args()
+    if (a.after is None) != (a.out is None):
+        parser.error("--after and --out go together")
     chosen = {n: f for n, f in kernels().items() if n in a.kernels.split(",") or not a.kernels}
     known = measured(a.after, a.out) if a.after is not None else {}
     build(a.directory, a.arch, a.tried, chosen, known)

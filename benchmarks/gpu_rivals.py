@@ -1,6 +1,6 @@
 """What PyTorch makes of the kernels of `gpu.py` and networks of `gpu_network.py` (ResNet-50, the
 zoo's encoder), on the GPU of this machine; needs PyTorch, for ResNet-50 torchvision, and
-`gpu_shapes.py` alone.
+`gpu_shapes.py` and `gpu_rivals_record.py` alone.
 
     python gpu_rivals.py RESULTS.json [--samples 20] [--for 300] [--kernels A,B]
 
@@ -21,16 +21,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_rivals_record import Found, timed
 from gpu_shapes import ATTENTION, CONVOLUTIONS, LONG_ATTENTION, PRODUCTS, said
 from torch.nn import functional
 
@@ -42,9 +41,12 @@ EAGER, LATER, INDUCTOR = "PyTorch", "PyTorch later", "Inductor"
 WIDEST, WHOLE = "max-autotune-no-cudagraphs", "max-autotune"
 PLAIN, WHOLE_PLAIN = "default", "reduce-overhead"
 GRAPH = "in a graph"
-NO_TIME = "no time"
-WHOLE_S = 150.0
-"""ResNet-50 on an H200 beside 16 cores: its widest search was not over by then."""
+WHOLE_S = 300.0
+"""With less, a network's widest search is not begun: ResNet-50's was not over after 140 s, on an
+H200 beside 16 cores."""
+LATER_S = 1.0
+"""That each takes once more, without being compiled; left to it by what takes longer."""
+EAGERLY = "eager"
 TF32 = "tf32"
 TYPES = {"float16": torch.float16, "float32": torch.float32, TF32: torch.float32}
 
@@ -213,60 +215,19 @@ def main() -> None:
     about = {"device": torch.cuda.get_device_name(), "versions": versions()}
     found = Found(about, a.results)
     began = time.monotonic()
-    reserve_s = 0.0
     for rival in (EAGER, INDUCTOR, LATER):
-        if rival == INDUCTOR:
-            reserve_s = 1.2 * (time.monotonic() - began)
         for kind in TYPES:
             torch.backends.cuda.matmul.allow_tf32 = kind == TF32
             torch.backends.cudnn.allow_tf32 = kind == TF32
             named = {**kernels(kind), **networks(kind)}
             names = [n for n in named if not a.kernels or n in a.kernels.split(",")]
             for name in in_turns(names) if rival == INDUCTOR else names:
-                due = [way for way in ways(rival, name) if not found.has(rival, name, way)]
+                due = [one for one in ways(rival, name) if not found.has(rival, name, one.name)]
                 left_s = a.limit_s - (time.monotonic() - began)
-                limit_s = left_s - (reserve_s if rival == INDUCTOR else 0.0)
+                if rival == INDUCTOR:
+                    left_s -= LATER_S * sum(not found.has(LATER, n, EAGERLY) for n in names)
                 if due:
-                    found.add(rival, name, timed(due, named[name], a.samples, limit_s))
-
-
-@dataclass
-class Found:
-    """Seconds by kernel, rival and way, or why there are none; written as they come. Those of an
-    earlier run, by the same versions on the same kind of device, are known."""
-
-    about: dict[str, str]
-    results: Path
-    ways: dict[str, dict[str, dict[str, float | str]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.results.exists():
-            known = json.loads(self.results.read_text())
-            if all(known.get(key) == value for key, value in self.about.items()):
-                self.ways = known.get("ways", {})
-
-    def has(self, rival: str, name: str, way: Way) -> bool:
-        """Or knows why it fails; for what there was no time there may be now."""
-        known = self.ways.get(name, {}).get(rival, {}).get(way.name, NO_TIME)
-        return not isinstance(known, str) or NO_TIME not in known
-
-    def add(self, rival: str, name: str, by_way: dict[str, float | str]) -> None:
-        self.ways.setdefault(name, {}).setdefault(rival, {}).update(by_way)
-        for way, one in by_way.items():
-            told = one if isinstance(one, str) else f"{one * 1e6:.1f} us"
-            print(f"{name}: {rival}, {way}: {told}", flush=True)
-        whole = {**self.about, "kernels": self.fastest(), "ways": self.ways}
-        self.results.write_text(json.dumps(whole, indent=1) + "\n")
-
-    def fastest(self) -> dict[str, dict[str, float]]:
-        """A rival that fails in every way is a row without it."""
-        rows: dict[str, dict[str, float]] = {}
-        for name, rivals in self.ways.items():
-            for rival, by_way in rivals.items():
-                times = [one for one in by_way.values() if not isinstance(one, str)]
-                if times:
-                    rows.setdefault(name, {})[rival] = min(times)
-        return rows
+                    found.add(rival, name, timed(due, named[name], a.samples, left_s))
 
 
 def in_turns(names: list[str]) -> list[str]:
@@ -290,51 +251,12 @@ def versions() -> str:
     return f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}{compiler}"
 
 
-def timed(
-    due: Sequence[Way], make: Callable[[], Any], samples: int, limit_s: float
-) -> dict[str, float | str]:
-    """Seconds by way, or why there are none; a way that is not done when the time is over is given
-    up."""
-    until = time.monotonic() + limit_s
-    found: dict[str, float | str] = {}
-    for way in due:
-        left_s = until - time.monotonic()
-        if left_s < way.takes_s:
-            found[way.name] = NO_TIME
-            continue
-        try:
-            with way.within(), at_most(left_s):
-                found[way.name] = way.seconds(make, samples)
-        except Exception as error:  # of many types
-            first = next(iter(str(error).strip().splitlines()), "")
-            found[way.name] = f"{type(error).__name__}: {first[:200]}"
-    return found
-
-
-@contextlib.contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """Raises:
-    TimeoutError: it takes longer, as far as Python is asked meanwhile.
-    """
-
-    def over(*_: Any) -> None:
-        raise TimeoutError(f"{NO_TIME}: {seconds:.0f} s were left")
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, max(1e-3, seconds))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @dataclass(frozen=True)
 class Way:
     """Of computing something: compiled in that `mode`, or as it is, `within` some context; whatever
     has less time than it `takes_s` is not begun."""
 
-    name: str = "eager"
+    name: str = EAGERLY
     mode: str = ""
     takes_s: float = 0.1
     within: Callable[[], Any] = contextlib.nullcontext

@@ -38,7 +38,8 @@ class InPlace:
     """Where a whole model's time goes.
 
     Attributes:
-        model_s: an inference, undisturbed by being watched.
+        model_s: an inference, undisturbed by being watched; on a GPU one whose kernels are begun
+            one by one, as they are where they are watched, and not the graph that users call.
         functions: seconds of an inference in each of the library's functions, all calls together;
             the virtual machine's own, ``vm.builtin...``, are among them.
     """

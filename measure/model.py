@@ -43,8 +43,7 @@ class CompiledModel:
         self._host = tvm.cpu()
         self._machine = VirtualMachine(tvm.runtime.load_module(str(library)), self._device)
         self._main = self._machine["main"]
-        self._watched = self._function(ONE_BY_ONE) or self._main
-        self._watcher: Callable[..., int] | None = None
+        self._one_by_one = self._function(ONE_BY_ONE) or self._main
         if constants is None:
             file = weights.beside(library)
             constants = weights.load(file) if file.exists() else []
@@ -73,8 +72,10 @@ class CompiledModel:
     def _on_gpu(self) -> bool:
         return bool(self._device != self._host)
 
-    def run(self, arguments: list[Any]) -> Any:
-        main = self._main if self._watcher is None else self._watched
+    def run(self, arguments: list[Any], one_by_one: bool = False) -> Any:
+        """Its outputs, on the host; `one_by_one` without graphs, which on a processor there are
+        none of."""
+        main = self._one_by_one if one_by_one else self._main
         if not self._on_gpu:
             return main(*arguments, *self._weights)
         there = [argument.copyto(self._device) for argument in arguments]
@@ -90,9 +91,8 @@ class CompiledModel:
 
     def watch(self, watcher: Callable[..., int] | None) -> None:
         """Have `watcher` called before and after each function of the library, see
-        `VirtualMachine.set_instrument`; what a graph would begin is begun one by one then."""
+        `VirtualMachine.set_instrument`; in graphs nobody is called."""
         self._machine.set_instrument(watcher)
-        self._watcher = watcher
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         result = self.run(self.upload(inputs))
@@ -154,18 +154,18 @@ def check(request: CheckRequest) -> Checked:
 
 
 def _in_place(model: CompiledModel, request: CheckRequest) -> InPlace:
-    """Medians over rounds of two inferences, one watched, which tells functions apart, and one not:
-    at most `Protocol.model_rounds` in a quarter of `model_s`, at least one."""
+    """Medians over rounds of two inferences, one watched, which tells functions apart, and one not,
+    neither by graphs: at most `Protocol.model_rounds` in a quarter of `model_s`, at least one."""
     protocol = request.protocol
     arguments = model.upload(
         [make_input(spec, index, positive=False) for index, spec in enumerate(request.inputs)]
     )
-    first = [_seconds(model, arguments) for _ in range(2)][-1]
+    first = [_seconds(model, arguments, one_by_one=True) for _ in range(2)][-1]
     rounds = max(1, min(protocol.model_rounds, int(protocol.model_s / 8 / first)))
     rows, plain = [], []
     for _ in range(rounds):
         rows.append(_watched(model, arguments))
-        plain.append(_seconds(model, arguments))
+        plain.append(_seconds(model, arguments, one_by_one=True))
     return InPlace(
         statistics.median(plain),
         {name: statistics.median(row[name] for row in rows) for name in rows[0]},
@@ -191,7 +191,7 @@ def place(request: PlaceRequest, steady: Steady | None) -> list[dict[str, list[f
     bound = {number: model.upload(inputs) for number, model in models.items()}
     for number, model in models.items():
         model.run(bound[number])  # a first one is slower
-    slowest = max(_seconds(model, bound[number]) for number, model in models.items())
+    slowest = max(_seconds(m, bound[number], one_by_one=True) for number, m in models.items())
     rounds = min(protocol.model_rounds, int(protocol.place_s / slowest))
     if rounds < protocol.place_rounds:
         return []
@@ -223,13 +223,13 @@ def _watched(model: CompiledModel, arguments: list[Any]) -> dict[str, float]:
 
     model.watch(watcher)
     try:
-        model.run(arguments)
+        model.run(arguments, one_by_one=True)
     finally:
         model.watch(None)
     return spent
 
 
-def _seconds(model: CompiledModel, arguments: list[Any]) -> float:
+def _seconds(model: CompiledModel, arguments: list[Any], one_by_one: bool = False) -> float:
     started = time.perf_counter()
-    model.run(arguments)
+    model.run(arguments, one_by_one)
     return time.perf_counter() - started

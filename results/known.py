@@ -115,8 +115,8 @@ def alone_and_in_place(journal: Journal, job: str, target: str) -> dict[str, tup
 
 def last_in_place(journal: Journal, job: str, target: str) -> dict[str, Any] | None:
     """Where the time of the model that ships goes, as the job found it last: `model_s`, seconds of
-    an inference; `kernels`, of these the seconds in each kernel, by task. None where it is not
-    known."""
+    an inference (see `InPlace`); `kernels`, of these the seconds in each kernel, by task. None
+    where it is not known."""
     for event in reversed(journal.events(job)):
         if event["kind"] == "in_place" and event["detail"]["target"] == target:
             found: dict[str, Any] = event["detail"]

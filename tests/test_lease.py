@@ -3,6 +3,7 @@ whatever there is by then."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 import gpu_lease  # noqa: E402
+import gpu_rivals_record  # noqa: E402
 import gpu_tables  # noqa: E402
 
 WRITES = """\
@@ -252,7 +254,7 @@ def test_a_second_journey_goes_on_from_what_the_first_one_measured() -> None:
     module, target = workload_of(product("float16")), target_of("sm_80")
     first = [trace for _, trace in schedules(module, target, 2) if trace]
     fastest = [first[-1], first[0]]
-    times = {trace: 1e-5 for trace in fastest} | {first[1]: None}
+    times = {**dict.fromkeys(fastest, 1e-5), first[1]: None}
     known = {trace: times.get(trace, 2e-5) for trace in first}
     kinds = KINDS - {"plain cores"}
     (_, untuned), *found = refined(module, target, 5, kinds, known)
@@ -262,3 +264,54 @@ def test_a_second_journey_goes_on_from_what_the_first_one_measured() -> None:
     assert len(traces) == len(set(traces)) == AGAIN + 5
     assert not set(traces[AGAIN:]) & set(first)
     assert {kind for kind, _ in found[AGAIN:]} <= kinds
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A rival's way, that takes as long."""
+
+    name: str
+    lasts_s: float
+    takes_s: float = 0.0
+    error: str = ""
+
+    def within(self):
+        return contextlib.nullcontext()
+
+    def seconds(self, make, samples: int) -> float:
+        try:
+            time.sleep(self.lasts_s)
+        except TimeoutError as error:
+            raise RuntimeError(f"compiling failed:\n{error}") from error
+        if self.error:
+            raise ValueError(self.error)
+        return self.lasts_s
+
+
+def test_rivals_are_given_up_when_the_time_is_over_and_taken_up_later(tmp_path: Path) -> None:
+    file = tmp_path / "rivals.json"
+    about = {"device": "a GPU", "versions": "1"}
+    due = [
+        Timed("fast", 0.01),
+        Timed("slow", 20.0),
+        Timed("late", 0.01),
+        Timed("bad", 0.0, error="no"),
+    ]
+    started = time.monotonic()
+    found = gpu_rivals_record.timed([due[3], *due[:3]], None, 1, 0.5)
+    assert time.monotonic() - started < 5
+    assert found == {"bad": "ValueError: no", "fast": 0.01, "slow": "no time", "late": "no time"}
+    record = gpu_rivals_record.Found(about, file)
+    record.add("Rival", "kernel", found)
+    assert record.fastest() == {"kernel": {"Rival": 0.01}}
+    again = gpu_rivals_record.Found(about, file)
+    assert [w.name for w in due if again.has("Rival", "kernel", w.name)] == ["fast", "bad"]
+    again.add("Rival", "kernel", {"late": 0.005})
+    assert json.loads(file.read_text())["kernels"] == {"kernel": {"Rival": 0.005}}
+    other = gpu_rivals_record.Found({**about, "versions": "2"}, file)
+    assert not other.has("Rival", "kernel", "fast"), "what others have timed is not theirs"
+
+
+def test_what_is_known_to_take_longer_is_not_begun() -> None:
+    found = gpu_rivals_record.timed([Timed("wide", 0.0, takes_s=9.0)], None, 1, 1.0)
+    assert found == {"wide": "no time"}

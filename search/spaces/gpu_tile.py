@@ -95,7 +95,8 @@ def expected_s(tile: Tile, arch: Arch) -> float:
     steps = tile.depth / tile.step
     products = tile.rows * tile.columns * tile.depth
     lanes = arch.tensor_lanes if tile.tensor else arch.lanes
-    multiplying = products / lanes / block.awake(arch, resident)
+    busy_share = (block.awake if tile.tensor else block.begun)(arch, resident)
+    multiplying = products / lanes / busy_share
     units = tile.threads // arch.warp if tile.tensor else tile.threads
     read = units * (tile.own_rows + tile.own_columns) * tile.depth * tile.element_bytes
     fetched = (tile.rows + tile.columns) * tile.depth * tile.element_bytes

@@ -168,6 +168,27 @@ def test_what_has_few_tiles_shares_their_depth() -> None:
     assert whole.split == 1
 
 
+def test_one_warp_does_not_keep_a_scheduler_at_work() -> None:
+    """As an H200 has it: each of 128 tiles by four warps takes longer than each of 256 halves."""
+    of = replace(SQUARE, rows=1024, columns=1024, length=1024)
+    alone = PlainTile(64, 128, 64, 4, 8, 8)
+    halves = PlainTile(64, 128, 32, 3, 8, 8, split=2)
+    assert PlainPlan(of, alone).blocks < H100.multiprocessors < PlainPlan(of, halves).blocks
+    assert expected_s(PlainPlan(of, halves), H100) < expected_s(PlainPlan(of, alone), H100)
+
+
+def test_loops_are_as_long_as_instructions_near_a_multiprocessor_have_room() -> None:
+    for tile in {(t.own_rows, t.own_columns, t.depth): t for t in possible(SQUARE, H100)}.values():
+        lanes = PlainPlan(SQUARE, tile).lanes
+        assert lanes is not None
+        found = re.search(r"#pragma unroll (\d+)", device_text.multiply(lanes).text)
+        assert found is not None
+        turns, each = int(found[1]), 4 * tile.own_rows * tile.own_columns
+        assert tile.depth // 4 % turns == 0
+        assert turns == 1 or turns * each <= 1024
+        assert turns == tile.depth // 4 or turns * each * 2 > 1024, "as long as may be"
+
+
 @pytest.mark.tvm
 def test_a_trace_stands_for_one_kernel() -> None:
     from tests.products import product

@@ -209,6 +209,8 @@ def test_the_hardware_model_prefers_what_people_would() -> None:
     assert best(deep, A100).split > 1, "two hundred steps for one block, and a hundred idle ones"
     small = best(replace(SQUARE, rows=64, columns=64, length=64), A100)
     assert small.rows * small.columns < 64 * 64
+    short = replace(SQUARE, batches=12, rows=512, columns=64, length=512)
+    assert best(short, H100).feed is Feed.THREADS, "the engine has to be told of it first"
 
 
 def test_figures_tell_products_and_tiles_apart() -> None:
@@ -327,8 +329,25 @@ def test_kernels_fed_by_the_engine_are_well_formed() -> None:
     words = "tensor-tile cores=groups rows=64 columns=64 depth=64 stages=3 down=4 across=1"
     module = product("float16", (256, 256, 256), batches=2)
     target = completed(parse_target("cuda:arch=sm_90"))
-    for feed in ("", " feed=engine"):
+    for feed in ("", " feed=engine", " feed=engine cluster=2"):
         Schedule(in_full(module["main"], target, words + feed), debug_mask="all")
+
+
+@pytest.mark.tvm
+def test_nobody_says_what_nobody_waits_for() -> None:
+    """It might come to a block of the cluster that has ended: of four steps in three places, only
+    the first one's place is wanted again."""
+    from tests.products import product
+    from tunefarm.search.replay import in_full
+
+    words = "tensor-tile cores=groups rows=64 columns=64 depth=64 stages=3 down=4 across=1"
+    module = product("float16", (256, 256, 256), batches=2)
+    target = completed(parse_target("cuda:arch=sm_90"))
+    text = in_full(module["main"], target, f"{words} feed=engine cluster=2").script()
+    (line,) = (n for n, one in enumerate(text.split("\n")) if "tunefarm_read" in one)
+    condition = text.split("\n")[line - 1]
+    assert "1 <= step" in condition or "step >= 1" in condition, condition
+    assert "step <= 1" in condition, condition
 
 
 @pytest.mark.tvm

@@ -295,7 +295,8 @@ def expected_s(plan: Plan, arch: Arch) -> float:
     laid = costs.stored(tile.rows, plan.second.right.lines)
     begin = costs.BEGIN + costs.LATENCY + plan.first.left.bytes / costs.FETCHED_BYTES
     waves = ceil(blocks / (resident * arch.multiprocessors))
-    return waves * (plan.steps * step + begin + resident * laid) / costs.HERTZ
+    told_s = costs.TOLD_S if tile.feed is Feed.ENGINE else 0.0
+    return told_s + waves * (plan.steps * step + begin + resident * laid) / costs.HERTZ
 
 
 def figures_of(of: Figures) -> tuple[float, ...]:

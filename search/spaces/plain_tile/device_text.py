@@ -12,8 +12,8 @@ from tunefarm.search.spaces.plain_tile.tile import TOGETHER, Lanes, PlainLayout,
 from tunefarm.search.spaces.written import Function, device_function
 
 _WRITTEN = 1024
-"""Multiply-adds of a loop's body at most: some 16 KiB of instructions. Twice as many, on an H200,
-take 1.4 times as long where a scheduler has one warp, and 0.95 to 1.05 times where it has two."""
+"""Multiply-adds of a loop's body at most: some 16 KiB of instructions. With twice as many an H200
+takes 1.3 times as long where a scheduler has one warp, and 0.94 to 1.04 times where it has two."""
 
 
 def multiply(of: Lanes) -> Function:

@@ -57,7 +57,7 @@ class Ring:
 
     def read(self, step: Any, steps: int) -> Any:
         """Said by a group, of the step before this one, where another one is to come in its place:
-        what nobody waits for might come to a block that has ended."""
+        an arrival that nobody waits for could reach a block that has ended."""
         last = self._pair(step + (self.stages - 1)) + engine.READ
         awaited = all_of([step >= 1, step <= steps - self.stages])
         return when(awaited, call(engine.read(self.cluster), last))

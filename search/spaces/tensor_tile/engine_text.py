@@ -43,8 +43,8 @@ def _of(cluster: int) -> str:
 
 def _met(cluster: int) -> str:
     """What others are to know of barriers has a fence of its own; else blocks leave each other
-    nothing but the place, for which there is no need to wait for the GPU's whole memory, as
-    `.release` does."""
+    nothing but their places, so that none has to wait for the GPU's whole memory, as it would with
+    `.release`. (NVIDIA's CUTLASS has the same pair, `cluster_arrive_relaxed`, `cluster_wait`.)"""
     text = "  __syncthreads();"
     if cluster > 1:
         text += """
@@ -130,9 +130,9 @@ def read(cluster: int = 1) -> Function:
     """A group has done with a step's operands; `barrier`, of each of its cluster's blocks, counts
     groups. A predicate, and no branch: what follows, the threads of a group do together.
 
-    Told to another block as to the own one, and not with all that was written before
-    (`.release.cluster`): that waits for the GPU's whole memory, each step, and who reads has
-    written nothing."""
+    Another block is told in the same way, as CUTLASS does (`ClusterBarrier::arrive`), and not with
+    all that was written before (`.release.cluster`): that waits for the GPU's whole memory, each
+    step, and whoever reads has written nothing."""
     arrived = '@p mbarrier.arrive.shared::cta.b64 _, [%0];\\n"'
     if cluster > 1:
         arrived = ".reg .b32 other;\\n" + "".join(

@@ -113,7 +113,7 @@ class EngineWriter(TensorWriter):
         return call(engine.met())
 
     def _all_read(self) -> Any:
-        """And nobody of the cluster copies to another, or comes to its barriers."""
+        """And no block of the cluster ends while another still asks for what it gets as well."""
         return call(engine.met(self._tile.cluster))
 
     def _of_multiplying(self, body: Any) -> Any:

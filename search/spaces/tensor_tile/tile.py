@@ -257,11 +257,6 @@ _WARPS_OF_PEAK = 0.62
 """Of Hopper's peak, that a warp's own instructions reach: published measurements agree on some
 three fifths."""
 
-_TOLD_S, _MET_S = 0.5e-6, 0.4e-6
-"""Of a launch, until the engine knows its tensors, and until the blocks of clusters have met:
-measured on an H200, tiles that are the same but for that, of products that take three to seven
-microseconds."""
-
 
 def expected_s(plan: Plan, arch: Arch) -> float:
     """See `tiling.launched_s`."""
@@ -285,9 +280,9 @@ def expected_s(plan: Plan, arch: Arch) -> float:
     )
     # What is read element by element is waited for before it is stored, in the same step.
     alone = min(one.pieces) == SINGLE_BYTES and tile.feed is Feed.THREADS
-    begun_s = _TOLD_S if tile.feed is Feed.ENGINE else 0.0
+    begun_s = costs.TOLD_S if tile.feed is Feed.ENGINE else 0.0
     if tile.cluster > 1:
-        begun_s += _MET_S
+        begun_s += costs.MET_S
     return begun_s + launched_s(plan, arch, resident, parts, 1 if alone else plan.ahead)
 
 

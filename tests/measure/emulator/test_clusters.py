@@ -15,9 +15,9 @@ from tunefarm.measure.emulator.ptx import parse
 MATRIX = np.arange(64 * 32, dtype=np.uint16).reshape(64, 32) + 1
 BOX = 1024
 """Bytes of sixteen of its rows; each of two blocks asks for eight, for both."""
-MEET = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
+MEET = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;"
 OF = "mapa.shared::cluster.u32 %r16, %r14, {0}; "
-TELL = OF + "@%p3 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r16];"
+TELL = OF + "@%p3 mbarrier.arrive.shared::cluster.b64 _, [%r16];"
 
 
 def wait(barrier: str, parity: int, label: str) -> str:
