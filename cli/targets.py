@@ -15,6 +15,7 @@ from tunefarm.devices.standing import Use, check_free, standing
 from tunefarm.devices.target import Target, parse_targets
 from tunefarm.errors import NoDevice, UnsupportedTarget, UsageError
 from tunefarm.home import Home
+from tunefarm.measure.code import CODE, code_of
 from tunefarm.measure.cuda import cuda_compiler
 from tunefarm.results.facts import JobTarget
 from tunefarm.scheduler.exchange import await_device
@@ -68,9 +69,11 @@ def targets_of(
 
 
 def _toolchain(target: Target, builder: Device) -> str:
-    """What compiles for `target` on the machine of `builder`, a part of a candidate's identity."""
+    """What makes kernels for `target` on the machine of `builder`, a part of a candidate's
+    identity."""
     tools = dict(builder.toolchain)
     found = f"tvm-{tools['tvm']} llvm-{tools['llvm']} {tools['linker']}"
+    found += f" {CODE}{code_of(target.kind)}"
     if target.kind != "cuda":
         return found
     return f"{found} {cuda_compiler()}"

@@ -67,7 +67,7 @@ class LoadedModel:
         self._calls = 0
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """One inference.
+        """One inference. Calls from several threads take turns.
 
         Raises:
             UsageError: an input is missing, unknown, or of another shape or dtype.

@@ -34,6 +34,7 @@ from tunefarm.errors import (
 from tunefarm.frontend.importer import Importing, ImportRequest
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home
+from tunefarm.measure.code import CODE, code_of
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.roofline import known_roof, measure_roof, roof_path
 from tunefarm.results.artifact import Packaged
@@ -175,6 +176,7 @@ class _Driver:
     def run(self) -> JobResult:
         targets = self.journal.targets(self.job.id)
         measured = [t for t in targets if not t.device.is_none]
+        self._check_code(targets)
         if self.measures_here:
             self._check_devices(measured)
         refuse_withdrawn(self.journal, self.job.id)
@@ -267,6 +269,18 @@ class _Driver:
                     f"job {self.job.id} was measured on {target.device.id} with "
                     f"{target.toolchain}; that is not what is here now",
                     hint="Resume it where it ran, or submit the model anew.",
+                )
+
+    def _check_code(self, targets: list[JobTarget]) -> None:
+        """What it has measured must be of the kernels that its traces stand for here."""
+        for target in targets:
+            here = f"{CODE}{code_of(target.resolved.kind)}"
+            noted = [one for one in target.toolchain.split() if one.startswith(CODE)]
+            if noted not in ([], [here]):
+                raise JobError(
+                    f"job {self.job.id} has kernels for {target.name} that this tunefarm "
+                    f"would make otherwise ({noted[0]} is not {here})",
+                    hint="Resume it with the one that began it, or submit the model anew.",
                 )
 
     def _directory(self, target: JobTarget) -> Path:

@@ -1,0 +1,48 @@
+"""Which code makes a kernel of a trace: a part of a candidate's identity, beside the compilers.
+
+A trace says what is done to a kernel, and of kernels that are written whole no more than which
+point they are (`search.replay`). What becomes of it is for this code to say, so what was measured
+of another one's kernels says nothing of this one's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+CODE = "code-"
+"""What it begins with in a toolchain's words."""
+_ROOT = Path(__file__).parents[1]
+_COMPILING = ("compile", "cubin", "cuda", "gpu_passes", "lowering")
+_PROPOSING = (
+    *("evolutionary", "guided", "learnt", "portfolio", "proposer", "random_search"),
+    *("space", "strategy", "tiles", "tpe"),
+)
+"""Of the search, what draws points and orders them; everything else of it writes kernels."""
+
+
+def code_of(kind: str) -> str:
+    """Of kernels for targets of that kind, in eight digits.
+
+    Design spaces of processors leave all that they do in the trace; those of GPUs write whole
+    kernels.
+    """
+    return _digest(tuple(_files(kind == "cuda")))
+
+
+def _files(with_spaces: bool) -> list[Path]:
+    search = _ROOT / "search"
+    found = [one for one in search.glob("*.py") if one.stem not in _PROPOSING]
+    found += search.glob("spaces/**/*.py") if with_spaces else [search / "spaces" / "form.py"]
+    found += [_ROOT / "measure" / f"{name}.py" for name in _COMPILING]
+    return sorted(found)
+
+
+@cache
+def _digest(files: tuple[Path, ...]) -> str:
+    whole = hashlib.sha256()
+    for one in files:
+        whole.update(f"{one.relative_to(_ROOT).as_posix()}\0".encode())
+        whole.update(one.read_bytes())
+    return whole.hexdigest()[:8]
