@@ -54,7 +54,7 @@ def models(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: dict[str, flo
         def upload(self, inputs: Any) -> list[Any]:
             return []
 
-        def run(self, arguments: list[Any]) -> None:
+        def run(self, arguments: list[Any], one_by_one: bool = False) -> None:
             clock.run(self.name, seconds[self.name])
 
     monkeypatch.setattr(model, "CompiledModel", Timed)
