@@ -32,9 +32,11 @@ def list_(farm: str | None, token: str | None, as_json: bool) -> None:
     home = Home.from_environment().prepare()
     path = existing_token(home, token)
     authenticate(path)
-    from tunefarm.scheduler.farm import connect, devices_there  # which imports Ray
+    from tunefarm.scheduler.farm import connect, devices_there, strangers  # which imports Ray
 
     connect(farm, path)
+    for why in strangers().values():
+        click.echo(f"warning: {why}", err=True)
     _show(devices_there(home), as_json)
 
 

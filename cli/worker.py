@@ -39,8 +39,9 @@ def join(
 ) -> None:
     """Offer this machine's devices and builders to the farm at ADDRESS (HOST:PORT), until Ctrl-C.
 
-    It must have the same tunefarm, Python and TVM. Where builders and a device share a machine they
-    take turns; with `--builders 0` this one only measures.
+    It must have the same tunefarm, Python and TVM: with another tunefarm it is left alone, and jobs
+    say so. Where builders and a device share a machine they take turns; with `--builders 0` this
+    one only measures.
     """
     from tunefarm.home import Home
     from tunefarm.scheduler.token import existing_token

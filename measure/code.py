@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 CODE = "code-"
@@ -29,6 +30,16 @@ def code_of(kind: str) -> str:
     kernels.
     """
     return _digest(tuple(_files(kind == "cuda")))
+
+
+@cache
+def whole_code() -> str:
+    """Of all of tunefarm and of TVM's version, in as many digits: machines where it is the same
+    build and measure in the same way."""
+    rooms = [one for one in _ROOT.iterdir() if one.is_dir()]
+    found = [*_ROOT.glob("*.py"), *(one for room in rooms for one in room.rglob("*.py"))]
+    whole = f"{_digest(tuple(sorted(found)))} {version('apache-tvm')}"
+    return hashlib.sha256(whole.encode()).hexdigest()[:8]
 
 
 def _files(with_spaces: bool) -> list[Path]:

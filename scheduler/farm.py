@@ -1,7 +1,8 @@
 """The machines of a Ray cluster, as a job sees them: which are there, and what each has to offer.
 
 A machine that has joined offers `device:<id>` for each of its devices, of which a job has the
-whole, and `builder` for each build that it takes at a time.
+whole, and `builder` for each build that it takes at a time. Beside them it says which tunefarm it
+has, `tunefarm:<digest>`: with another one than the driver's it is left alone.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from tunefarm.devices.device import Device, device_from_dict
 from tunefarm.devices.standing import standing
 from tunefarm.errors import FarmUnreachable
 from tunefarm.home import Home
+from tunefarm.measure.code import whole_code
 
-DEVICE, BUILDER = "device:", "builder"
+DEVICE, BUILDER, CODE = "device:", "builder", "tunefarm:"
 """Names of what nodes offer."""
 PROBE_LIMIT_S = 60.0
 
@@ -35,21 +37,40 @@ class Node:
         id: Ray's; a machine that comes back has another.
         devices: ids of those it offers.
         builders: builds at a time.
+        code: of its tunefarm (`measure.code.whole_code`); empty where it does not say.
     """
 
     id: str
     address: str
     devices: tuple[str, ...]
     builders: int
+    code: str = ""
 
 
 def offers(devices: Collection[str], builders: int) -> dict[str, float]:
     """What a machine tells Ray that it has."""
-    return {**{f"{DEVICE}{name}": 1.0 for name in devices}, BUILDER: float(builders)}
+    of_devices = {f"{DEVICE}{name}": 1.0 for name in devices}
+    return {**of_devices, BUILDER: float(builders), f"{CODE}{whole_code()}": 1.0}
 
 
 def nodes() -> list[Node]:
-    """The machines that are there now."""
+    """The machines that are there now and have this tunefarm."""
+    return [node for node in _all_nodes() if node.code == whole_code()]
+
+
+def strangers() -> dict[str, str]:
+    """What is to be said of each machine that has another tunefarm, by its id: what it builds would
+    not be what it is taken for."""
+    mine = whole_code()
+    return {
+        node.id: f"the machine at {node.address} is left alone: its tunefarm is another one "
+        f"({node.code or 'older'}, not {mine}); install the same there, and join again"
+        for node in _all_nodes()
+        if node.code != mine and (node.devices or node.builders)
+    }
+
+
+def _all_nodes() -> list[Node]:
     found = []
     for row in ray.nodes():
         if not row["Alive"]:
@@ -59,7 +80,8 @@ def nodes() -> list[Node]:
             sorted(name.removeprefix(DEVICE) for name in resources if name.startswith(DEVICE))
         )
         builders = int(resources.get(BUILDER, 0))
-        found.append(Node(row["NodeID"], row["NodeManagerAddress"], devices, builders))
+        code = next((n.removeprefix(CODE) for n in resources if n.startswith(CODE)), "")
+        found.append(Node(row["NodeID"], row["NodeManagerAddress"], devices, builders, code))
     return found
 
 

@@ -110,6 +110,7 @@ class Fleet:
     _scanned: float = 0.0
     _said: int = -1
     _failures: Counter[str] = field(default_factory=Counter)
+    _told_of: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.here = farm.this_node()
@@ -128,6 +129,7 @@ class Fleet:
         if not self.share.is_news() and time.monotonic() - self._scanned < every_s:
             return []
         self._scanned = time.monotonic()
+        self._tell_of_strangers()
         there = {node.id: node for node in farm.nodes()}
         heard = self._let_go(there, working)
         for node in there.values():
@@ -136,6 +138,13 @@ class Fleet:
         self._claim(there)
         self.pulses.ask([*besides, *self.builders, *self.units.values()])
         return [*heard, *self._counted()]
+
+    def _tell_of_strangers(self) -> None:
+        """Once of each."""
+        for node, why in farm.strangers().items():
+            if node not in self._told_of:
+                self._told_of.add(node)
+                self.plan.say(why)
 
     def soon(self) -> None:
         """Look again at the next turn."""

@@ -44,10 +44,16 @@ def need_machines() -> None:
 
 
 class Machine:
-    """A process of `tunefarm up` or `tunefarm worker join`, with a home and a host name."""
+    """A process of `tunefarm up` or `tunefarm worker join`, with a home and a host name; `code`: a
+    directory with a tunefarm of its own."""
 
     def __init__(
-        self, place: Path, name: str, *args: object, network: Network | None = None
+        self,
+        place: Path,
+        name: str,
+        *args: object,
+        network: Network | None = None,
+        code: Path | None = None,
     ) -> None:
         self.name = name
         self.network = network
@@ -61,6 +67,7 @@ class Machine:
             self.process = subprocess.Popen(
                 [*entered, *named, "sh", "-c", f'hostname {name}; exec "$@"', "sh", *command],
                 env={**os.environ, "TUNEFARM_HOME": str(self.home.root)},
+                cwd=code,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -144,7 +151,7 @@ class Farm:
         again.starts = lost.starts + 1
         return again
 
-    def join(self, name: str, network: Network | None = None) -> Machine:
+    def join(self, name: str, network: Network | None = None, code: Path | None = None) -> Machine:
         if network is None and self.bridge is not None:
             network = self.bridge.network()
         host = network.address if network else self.host
@@ -154,6 +161,7 @@ class Farm:
             *("worker", "join", self.address, "--token", self.token),
             *("--host", host, "--builders", 0),
             network=network,
+            code=code,
         )
         self.machines.append(machine)
         return machine

@@ -33,7 +33,8 @@ _CUDA = 13000
 _MEMORY = 4 << 30
 _L2 = 4 << 20
 _MULTIPROCESSORS = 4
-_ELEMENTS = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}
+_TFLOAT32 = 11
+_ELEMENTS = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, _TFLOAT32: 4}
 """Bytes of an element, by the driver's number of its type (``CUtensorMapDataType``)."""
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 
@@ -297,7 +298,7 @@ class Driver:
         try:
             made = TensorMap(
                 _ELEMENTS[kind], address, read(extents, wide, rank),
-                read(strides, wide, rank - 1), read(box, short, rank), swizzle,
+                read(strides, wide, rank - 1), read(box, short, rank), swizzle, kind == _TFLOAT32,
             )  # fmt: skip
         except (KeyError, ValueError) as error:
             print(f"GPU of paper: {error}", file=sys.stderr)

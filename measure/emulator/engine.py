@@ -22,7 +22,7 @@ import numpy as np
 from tunefarm.measure.emulator.faults import EmulatorError, IllegalAddress, Race, Unsupported
 from tunefarm.measure.emulator.memory import GLOBAL, PIECE, WARP
 from tunefarm.measure.emulator.ptx import Instruction, Vector
-from tunefarm.measure.emulator.values import Array
+from tunefarm.measure.emulator.values import Array, to_tf32
 
 Step = Callable[[Any], None]
 MAP_BYTES = 128
@@ -38,7 +38,8 @@ _NO_BARRIER = -1
 
 @dataclass(frozen=True)
 class TensorMap:
-    """Dimensions are innermost first; strides, of all but the first, in bytes."""
+    """Dimensions are innermost first; strides, of all but the first, in bytes. `rounds`: floats,
+    whose fractions have ten bits when they are copied (``CU_TENSOR_MAP_DATA_TYPE_TFLOAT32``)."""
 
     size: int
     address: int
@@ -46,6 +47,7 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    rounds: bool = False
 
     def __post_init__(self) -> None:
         """
@@ -70,7 +72,7 @@ class TensorMap:
             return (*numbers, *[0] * (count - len(numbers)))
 
         made = _MAP.pack(
-            _MAGIC, self.size, len(self.extents), self.swizzle, 0, self.address,
+            _MAGIC, self.size, len(self.extents), self.swizzle, self.rounds, self.address,
             *five(self.extents), *five(self.strides, 4), *five(self.box),
         )  # fmt: skip
         return made.ljust(MAP_BYTES, b"\0")
@@ -81,13 +83,12 @@ def unpacked(data: bytes) -> TensorMap:
     Raises:
         EmulatorError: there is no map.
     """
-    magic, size, rank, swizzle, _, address, *rest = _MAP.unpack(data[: _MAP.size])
+    magic, size, rank, swizzle, rounds, address, *rest = _MAP.unpack(data[: _MAP.size])
     if magic != _MAGIC:
         raise EmulatorError("no map of a tensor is there")
     extents, strides, box = rest[:5], rest[5:9], rest[9:]
-    return TensorMap(
-        size, address, tuple(extents[:rank]), tuple(strides[: rank - 1]), tuple(box[:rank]), swizzle
-    )
+    sizes = tuple(extents[:rank]), tuple(strides[: rank - 1]), tuple(box[:rank])
+    return TensorMap(size, address, *sizes, swizzle, bool(rounds))
 
 
 class Engine:
@@ -188,7 +189,8 @@ class Engine:
         if inside.any():
             memory.checked(start, told.size, inside)
         start = np.where(inside, start, 0)[..., None] + np.arange(told.size)
-        return np.where(inside[..., None], memory.bytes[start], np.uint8(0)).reshape(-1)
+        found = np.where(inside[..., None], memory.bytes[start], np.uint8(0)).reshape(-1)
+        return to_tf32(found.view(np.float32)).view(np.uint8) if told.rounds else found
 
     def _write(self, told: TensorMap, content: Array, offset: int, place: int) -> None:
         """Pieces change places by the addresses that they would have."""

@@ -232,21 +232,22 @@ def _held(translator: Any, operand: Any, terms: int, of: str) -> Callable[[Any, 
     """The left operand in registers: each warp's sixteen rows, as it would multiply them alone.
 
     Raises:
-        Unsupported: of what is not in 16 bits.
+        Unsupported: of what is not in 16 or 32 bits.
     """
     registers = [translator.value(one, "b32") for one in parts_of(operand)]
-    if SIZES[of] != 2 or len(registers) != 4:
+    if SIZES[of] not in (2, 4) or len(registers) != 4:
         raise Unsupported(f"{len(registers)} registers of {of} in a group")
+    kind, each = UNSIGNED[SIZES[of]], 4 // SIZES[of]
     thread = np.arange(GROUP)
-    row, term = thread // WARP * 16 + thread % WARP // 4, thread % 4 * 2
+    row, term = thread // WARP * 16 + thread % WARP // 4, thread % 4 * each
 
     def lefts(run: Any, here: Array) -> Array:
-        made = np.zeros((*here.shape, ROWS, terms), np.uint16)
+        made = np.zeros((*here.shape, ROWS, terms), kind)
         for number, value in enumerate(registers):
             bits = _by_group(run, value(run)).astype(np.uint32)
-            places = row + number % 2 * 8, term + number // 2 * 8
-            made[..., places[0], places[1]] = bits & np.uint32(0xFFFF)
-            made[..., places[0], places[1] + 1] = bits >> np.uint32(16)
+            places = row + number % 2 * 8, term + number // 2 * 4 * each
+            for part in range(each):
+                made[..., places[0], places[1] + part] = (bits >> np.uint32(16 * part)).astype(kind)
         return made
 
     return lefts

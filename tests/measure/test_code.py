@@ -54,6 +54,20 @@ def test_what_writes_kernels_counts(copy: Path, file: str, changes: set[str]) ->
     code._digest.cache_clear()
 
 
+@pytest.mark.parametrize("file", ["measure/model.py", "search/guided.py", "later.py"])
+def test_any_code_makes_another_tunefarm(copy: Path, file: str) -> None:
+    def seen() -> str:
+        code._digest.cache_clear()
+        return code.whole_code.__wrapped__()
+
+    before = seen()
+    assert before == seen()
+    with (copy / file).open("a") as text:
+        text.write("\n# other\n")
+    assert seen() != before
+    code._digest.cache_clear()
+
+
 def test_the_same_code_elsewhere_is_the_same(copy: Path) -> None:
     there = code.code_of("cuda")
     assert len(there) == 8

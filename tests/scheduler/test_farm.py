@@ -1,7 +1,9 @@
-"""A job on a farm of three machines: a head that builds, and two that measure."""
+"""A job on a farm of three machines: a head that builds, and two that measure; and one more, with
+another tunefarm."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,15 +11,27 @@ import pytest
 from tests import models
 from tests.command import tunefarm
 from tests.farms import farm_of
+from tunefarm.measure.code import whole_code
 from tunefarm.results.artifact_file import open_artifact
 
 pytestmark = pytest.mark.ray
+
+ROOT = Path(__file__).parents[2]
+
+
+def another_tunefarm(place: Path) -> Path:
+    """Where its code lies."""
+    shutil.copytree(ROOT / "tunefarm", place / "tunefarm")
+    with (place / "tunefarm" / "search" / "replay.py").open("a") as text:
+        text.write("\n# other\n")
+    return place
 
 
 def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path) -> None:
     with farm_of(tmp_path, "first", "second") as farm:
         for token in (farm.token, farm.head.home.root / "door.token"):
             assert token.stat().st_mode & 0o777 == 0o600
+        farm.join("other", code=another_tunefarm(tmp_path / "code")).await_line("joined the farm")
         user = farm.user("laptop")
         # Two machines of one host's cores time at once: what takes less than a turn on a core is
         # lost in the noise of that.
@@ -40,6 +54,14 @@ def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path
         assert all(one["busy"] is None for one in devices)
         assert len(farm.units(job, "screen")) == 2
         assert len(farm.units(job, "final")) == 2, "finals are heard on both"
-        for machine in farm.machines[1:]:
+        *measured, other = farm.machines[1:]
+        for machine in measured:
             sent = list(machine.home.job_dir(job).glob("llvm/candidates/*.so"))
             assert sent, "what was measured there was sent there"
+        assert not other.home.job_dir(job).exists()
+        there = ("--farm", farm.address, "--json")
+        listed = tunefarm("devices", "list", *there, **farm.environment())
+        assert len(listed.json["devices"]) == 2
+        for said in (listed.err, tunefarm("logs", job, **user).out):
+            assert "is left alone: its tunefarm is another one" in said
+            assert whole_code() in said

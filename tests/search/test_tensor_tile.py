@@ -4,6 +4,8 @@ products, and that a trace stands for one kernel. What these compute:
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -192,7 +194,43 @@ def test_bytes_that_would_have_to_be_turned_have_no_tiles() -> None:
     single = replace(SQUARE, dtype="float32", element_bytes=4)
     assert any(possible(single, A100))
     assert not list(possible(replace(single, left_deep=False), A100))
-    assert not any(tile.cores is Cores.GROUPS for tile in possible(single, H100))
+    grouped = [tile for tile in possible(single, H100) if tile.cores is Cores.GROUPS]
+    assert {tile.feed for tile in grouped} == {Feed.ENGINE}, "which rounds them"
+    assert not any(
+        tile.cores is Cores.GROUPS for tile in possible(replace(single, boxes=False), H100)
+    )
+
+
+def test_words_across_the_sum_change_places_with_those_along_it() -> None:
+    """Threads read them for a group's rows, each of another bank, and once each."""
+    single = replace(SQUARE, dtype="float32", element_bytes=4)
+    tile = replace(FED, rows=192, columns=128, depth=32)
+    plan = Plan(single, tile)
+    assert plan.fits(H100)
+    assert (plan.shape.left, plan.shape.right) == plan.sides[::-1]
+    assert plan.held == 96
+    deep = Plan(replace(single, right_deep=True), replace(tile, rows=128, columns=256))
+    assert deep.fits(H100)
+    assert (deep.shape.left, deep.shape.right) == deep.sides
+    assert not Plan(single, deep.tile).fits(H100), "columns are a group's rows"
+    right, read = plan.sides[1], set()
+    for warp, (row, step) in itertools.product(range(8), itertools.product((0, 8), range(4))):
+        for later in (0, 4):
+            places = [
+                (turned_line(32 * warp + lane, row), 8 * step + lane % 4 + later)
+                for lane in range(32)
+            ]
+            assert len({right.offset(*place) % 128 for place in places}) == 32
+            read |= set(places)
+    assert read == set(itertools.product(range(128), range(32)))
+
+
+def turned_line(thread: int, row: int) -> int:
+    """Which line of a tile a thread reads for a row of the fragment that its warp has: what the
+    text computes (`device_text._PIECE`)."""
+    lane = thread % 32
+    piece = thread // 64 * 8 + thread // 32 % 2 * 2 + lane // 16 * 4 + row // 8
+    return piece * 4 + lane // 4 % 4
 
 
 def test_the_hardware_model_prefers_what_people_would() -> None:
@@ -436,6 +474,22 @@ def test_words_that_are_no_point_are_refused(words: str) -> None:
         assert in_full(function, CUDA, other).same_as(function)
     with pytest.raises(InvalidTrace):
         in_full(function, CUDA, words)
+
+
+@pytest.mark.tvm
+def test_the_engine_is_told_to_round_words_and_nothing_else() -> None:
+    from tests.products import product
+    from tunefarm.search.replay import in_full
+
+    words = "tensor-tile cores=groups rows=128 columns=128 depth={} stages=3 down=8 across=1"
+    for dtype, precision, depth, kind in (
+        ("float32", ":precision=tf32", 32, "11"),  # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+        ("float16", "", 64, "-1"),  # what follows from the type
+    ):
+        target = completed(parse_target(f"cuda:arch=sm_90{precision}"))
+        module = product(dtype, (256, 256, 256))
+        text = in_full(module["main"], target, f"{words.format(depth)} feed=engine").script()
+        assert re.findall(r"force_cu_dtype=(-?[0-9]+)", text) == [kind, kind]
 
 
 @pytest.mark.tvm

@@ -87,6 +87,8 @@ class Shape:
         left, right: tiles in shared memory.
         warps_down, warps_across: of the block; each has as many rows, and columns.
         grouped: by Hopper's instructions for groups of four warps.
+        turned: the operands have changed places, so that groups sum rows of the result's columns:
+            the one on the left is read by threads, the one on the right by tensor cores.
     """
 
     left: TileLayout
@@ -96,6 +98,7 @@ class Shape:
     dtype: str
     sums: str
     grouped: bool
+    turned: bool = False
 
     @property
     def fragments(self) -> tuple[int, int]:
@@ -123,7 +126,8 @@ class Shape:
         left, right = self.left, self.right
         sides = "".join("k" if one.deep else "n" for one in (left, right))
         return (
-            f"{'groups' if self.grouped else 'warps'}_{TYPES[self.dtype]}_{left.lines}x"
+            f"{'groups' if self.grouped else 'warps'}{'_turned' if self.turned else ''}"
+            f"_{TYPES[self.dtype]}_{left.lines}x"
             f"{right.lines}x{left.depth}_{self.warps_down}x{self.warps_across}_{sides}"
         )
 
@@ -132,7 +136,8 @@ def multiply(shape: Shape, anew: bool = False) -> Function:
     """A step's products added to a thread's sums; with groups it goes on beside, and they may be
     summed `anew`."""
     kind, _, _ = _SUMS[shape.sums]
-    body = _by_groups(shape, anew) if shape.grouped else _by_warps(shape)
+    by_groups = _by_groups_turned if shape.turned else _by_groups
+    body = by_groups(shape, anew) if shape.grouped else _by_warps(shape)
     arguments = f"{kind}* sums, unsigned left, unsigned right"
     name = f"tunefarm_multiply_{'anew_' if anew else ''}{shape.words}"
     return device_function(name, "void", arguments, body)
@@ -152,9 +157,16 @@ def multiplied(shape: Shape, but: int) -> Function:
 
 def lay_down(shape: Shape, row_bytes: int) -> Function:
     """A thread's sums into shared memory, row by row, `row_bytes` apart."""
-    kind, letter, _ = _SUMS[shape.sums]
+    kind, _, _ = _SUMS[shape.sums]
+    body = _laid_turned(shape, row_bytes) if shape.turned else _laid(shape, row_bytes)
+    name = f"tunefarm_lay_down_{shape.words}_{row_bytes}"
+    return device_function(name, "void", f"{kind}* sums, unsigned to", body)
+
+
+def _laid(shape: Shape, row_bytes: int) -> str:
+    _, letter, _ = _SUMS[shape.sums]
     down, across = shape.fragments
-    body = f"""\
+    return f"""\
 {place_of_warp(shape)}
   to += (row + lane / 4) * {row_bytes} + (column + lane % 4 * 2) * 4;
   #pragma unroll
@@ -170,8 +182,6 @@ def lay_down(shape: Shape, row_bytes: int) -> Function:
       }}
     }}
   }}"""
-    name = f"tunefarm_lay_down_{shape.words}_{row_bytes}"
-    return device_function(name, "void", f"{kind}* sums, unsigned to", body)
 
 
 def pick_up(sums: str, count: int) -> Function:
@@ -350,6 +360,58 @@ def _by_groups(shape: Shape, anew: bool) -> str:
     ]
     terms = [f'"l"(a + {_step(shape.left, k) // CHUNK})' for k in range(shape.steps)]
     return "\n".join([*begun, group_products(shape, [[term] for term in terms], anew=anew)])
+
+
+_PIECE = """\
+  const unsigned lane = threadIdx.x & 31u;
+  const unsigned piece = threadIdx.x / 64 * 8 + threadIdx.x / 32 % 2 * 2 + lane / 16 * 4;"""
+"""Of a tile whose lines lie side by side, the first piece, four lines of four bytes, that a thread
+of a group reads, of which it has line `lane / 4 % 4`; the other one is the next. A warp's sixteen
+lines are four pieces of a panel's eight, such that the words which it reads at once, of four terms
+each, are in 32 banks."""
+
+
+def _by_groups_turned(shape: Shape, anew: bool) -> str:
+    """Nothing turns words on their way to the tensor cores, but threads read any."""
+    terms = STEP_BYTES // shape.left.element_bytes  # which the order of pieces repeats after
+    place = f"{_at(shape.left, 'lane % 4 + h * 4', 'piece + i')} + lane / 4 % 4 * 4"
+    read = f"""\
+{_PIECE}
+  unsigned a[{shape.steps}][4];
+  #pragma unroll
+  for (int h = 0; h < 2; ++h) {{
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) {{
+      const unsigned from = left + {place};
+      #pragma unroll
+      for (int k = 0; k < {shape.steps}; ++k)
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(a[k][h * 2 + i])
+          : "r"(from + k * {terms * shape.left.width}) : "memory");
+    }}
+  }}"""
+    names = [[f"a[{k}][{n}]" for n in range(4)] for k in range(shape.steps)]
+    keeping = "".join(f', "+r"({name})' for of_step in names for name in of_step)
+    lefts = [[f'"r"({name})' for name in of_step] for of_step in names]
+    return "\n".join([read, group_products(shape, lefts, keeping, anew)])
+
+
+def _laid_turned(shape: Shape, row_bytes: int) -> str:
+    _, letter, _ = _SUMS[shape.sums]
+    _, across = shape.fragments
+    return f"""\
+{_PIECE}
+  to += lane % 4 * 2 * {row_bytes} + piece * {CHUNK} + lane / 4 % 4 * 4;
+  #pragma unroll
+  for (int j = 0; j < {across}; ++j) {{
+    #pragma unroll
+    for (int h = 0; h < 2; ++h) {{
+      #pragma unroll
+      for (int e = 0; e < 2; ++e)
+        asm volatile("st.shared.b32 [%0], %1;"
+          :: "r"(to + (j * {MMA_COLUMNS} + e) * {row_bytes} + h * {CHUNK}),
+             "{letter}"(sums[j * 4 + h * 2 + e]) : "memory");
+    }}
+  }}"""
 
 
 def group_products(

@@ -18,6 +18,9 @@ from tunefarm.search.spaces.written import all_of, call, coordinates, number, on
 
 _SWIZZLES = {32: 1, 64: 2, 128: 3}
 """What the driver calls an exchange of pieces within as many bytes (``CUtensorMapSwizzle``)."""
+_ROUNDED, _AS_IT_IS = 11, -1
+"""Types of what is copied: words get fractions of ten bits (``CU_TENSOR_MAP_DATA_TYPE_TFLOAT32``),
+for what tensor cores do not read of them is to be rounded, not cut off."""
 _BY_256 = 3
 """Bytes that are brought to the second-level cache together (``CUtensorMapL2promotion``)."""
 
@@ -110,7 +113,7 @@ class EngineSide:
     def told(self) -> Any:
         """By the host, of the tensor and the box: a panel of the tile."""
         layout, dimensions = self.layout, self._tensor.dimensions
-        size = layout.element_bytes
+        size, dtype = layout.element_bytes, str(self._side.operand.buffer.dtype)
         box = [1] * len(dimensions)
         for n, one in enumerate(dimensions):
             if one.along is not Along.BATCHES:
@@ -122,10 +125,11 @@ class EngineSide:
             *(one.stride * size for one in dimensions[1:]),
             *box,
             *(1 for _ in dimensions),
-            descriptor_dtype=str(self._side.operand.buffer.dtype),
+            descriptor_dtype=dtype,
             rank=self._tensor.rank,
             swizzle=_SWIZZLES[layout.width],
             l2_promotion=_BY_256,
+            force_cu_dtype=_ROUNDED if dtype == "float32" else _AS_IT_IS,
         )
         return tirx.Evaluate(encoded)
 

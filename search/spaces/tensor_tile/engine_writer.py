@@ -21,7 +21,7 @@ from tunefarm.search.spaces.tensor_tile.engine_side import EngineSide, Ring, tol
 from tunefarm.search.spaces.tensor_tile.product import Product
 from tunefarm.search.spaces.tensor_tile.tile import Plan
 from tunefarm.search.spaces.tensor_tile.writer import TensorWriter, side_of
-from tunefarm.search.spaces.written import call, when
+from tunefarm.search.spaces.written import call, number, when
 
 
 class EngineWriter(TensorWriter):
@@ -29,10 +29,10 @@ class EngineWriter(TensorWriter):
         super().__init__(product, plan)
         cluster = plan.tile.cluster
         self._ring = Ring(Var("barriers", tvm.ir.PrimType("uint32")), plan.tile.stages, cluster)
-        shape = plan.shape
+        left, right = plan.sides
         self._sides = (
-            EngineSide("left", side_of(product, product.left), shape.left),
-            EngineSide("right", side_of(product, product.right), shape.right, cluster),
+            EngineSide("left", side_of(product, product.left), left),
+            EngineSide("right", side_of(product, product.right), right, cluster),
         )
 
     def _before(self) -> list[Any]:
@@ -92,20 +92,28 @@ class EngineWriter(TensorWriter):
         """All steps, by a group."""
         plan, shape = self._plan, self._plan.shape
 
-        def step(k: Any) -> Any:
+        def step(k: Any) -> list[Any]:
             at = Var("slot", tvm.ir.PrimType("uint32"))
-            return tirx.SeqStmt(
-                [
-                    tirx.Bind(at, self._stage(k)),
-                    self._ring.there(k),
-                    call(text.multiply(shape), self._sums.data, at, at + shape.left.bytes),
-                    call(text.multiplied(shape, 1), self._sums.data),
-                    self._ring.read(k, plan.steps),
-                ]
-            )
+            operands = plan.in_turn(at, at + plan.sides[0].bytes)
+            return [
+                tirx.Bind(at, self._stage(k)),
+                self._ring.there(k),
+                call(text.multiply(shape), self._sums.data, *operands),
+                call(text.multiplied(shape, 1), self._sums.data),
+                self._ring.read(k, plan.steps),
+            ]
 
+        # What threads have read for tensor cores these take from registers while the next step's
+        # is read: every other step has its own.
+        each = min(2, plan.steps) if plan.turned else 1
+
+        def steps(k: Any) -> Any:
+            return tirx.SeqStmt([one for n in range(each) for one in step(k * each + n)])
+
+        whole, rest = divmod(plan.steps, each)
         return [
-            self.loop("step", plan.steps, tirx.ForKind.SERIAL, step),
+            self.loop("step", whole, tirx.ForKind.SERIAL, steps),
+            *(one for n in range(rest) for one in step(number(plan.steps - rest + n))),
             call(text.multiplied(shape, 0), self._sums.data),
         ]
 

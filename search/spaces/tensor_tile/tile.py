@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log2
+from typing import TypeVar
 
 from tunefarm.devices.gpu import Arch
 from tunefarm.search.spaces import gpu_costs as costs
@@ -25,6 +26,7 @@ from tunefarm.search.spaces.tensor_tile.engine_text import PAIR
 from tunefarm.search.spaces.tensor_tile.layout import ALIGNED, WIDTHS, TileLayout
 from tunefarm.search.spaces.tensor_tile.tiling import (
     MOST_BLOCKS,
+    PAD,
     SINGLE_BYTES,
     Matrices,
     Tiling,
@@ -33,8 +35,13 @@ from tunefarm.search.spaces.tensor_tile.tiling import (
     too_much,
 )
 
+T = TypeVar("T")
+
 _OTHER_REGISTERS = 40
 """Of a thread, besides its sums and the fragments that it multiplies."""
+_TURNED_PAD = 4
+"""Sums between rows that are laid down column by column: two threads meet in a bank, and not four;
+pieces of sixteen bytes allow no less."""
 _MOST_OF_A_CLUSTER = 8
 """Blocks, on any GPU that has clusters."""
 
@@ -103,21 +110,36 @@ class Plan(Tiling[TensorTile]):
     """For tensor cores."""
 
     @cached_property
-    def shape(self) -> Shape:
+    def sides(self) -> tuple[TileLayout, TileLayout]:
         one, tile = self.matrices, self.tile
-        return Shape(
+        return (
             TileLayout(tile.rows, tile.depth, one.element_bytes, one.left_deep),
             TileLayout(tile.columns, tile.depth, one.element_bytes, one.right_deep),
-            tile.down,
-            tile.across,
-            one.dtype,
-            one.sums,
-            tile.cores is Cores.GROUPS,
         )
 
+    @cached_property
+    def shape(self) -> Shape:
+        one, tile = self.matrices, self.tile
+        grouped = tile.cores is Cores.GROUPS
+        sides = self.in_turn(*self.sides)
+        return Shape(*sides, tile.down, tile.across, one.dtype, one.sums, grouped, self.turned)
+
     @property
-    def sides(self) -> tuple[TileLayout, TileLayout]:
-        return self.shape.left, self.shape.right
+    def turned(self) -> bool:
+        """Groups read words that lie along the sum alone, so a right operand of others takes the
+        left one's place, which threads read for them."""
+        one = self.matrices
+        is_of_words = one.element_bytes == 4 and not one.right_deep
+        return is_of_words and self.tile.cores is Cores.GROUPS
+
+    def in_turn(self, left: T, right: T) -> tuple[T, T]:
+        """What is of either operand, in the order in which they are multiplied."""
+        return (right, left) if self.turned else (left, right)
+
+    @property
+    def laid_row(self) -> int:
+        pad = _TURNED_PAD if self.turned else PAD
+        return (self.tile.columns + pad) * costs.SUM_BYTES
 
     @property
     def held(self) -> int:
@@ -150,6 +172,8 @@ class Plan(Tiling[TensorTile]):
     def registers(self) -> int:
         down, across = self.shape.fragments
         fragments = 2 * (4 * down + 2 * across) if self.tile.cores is Cores.WARPS else 0
+        if self.turned:
+            fragments = 2 * 4 * self.shape.steps
         return self.held + fragments + _OTHER_REGISTERS + sum(self.copies)
 
     def fits(self, arch: Arch) -> bool:
@@ -163,7 +187,8 @@ class Plan(Tiling[TensorTile]):
         down, across = shape.fragments
         if not (shape.left.fits and shape.right.fits and self.ahead >= 1):
             return False
-        if tile.rows % (tile.down * MMA_ROWS) or tile.columns % (tile.across * 2 * MMA_COLUMNS):
+        lines, beside = self.in_turn(tile.rows, tile.columns)
+        if lines % (tile.down * MMA_ROWS) or beside % (tile.across * 2 * MMA_COLUMNS):
             return False
         if tile.depth * self.matrices.element_bytes % STEP_BYTES:
             return False
@@ -187,33 +212,35 @@ class Plan(Tiling[TensorTile]):
 
     def _groups_fit(self, arch: Arch) -> bool:
         tile, one = self.tile, self.matrices
+        lines, beside = self.in_turn(tile.rows, tile.columns)
         # Of what is not in 16 bits they read lines that are deep alone.
-        read = one.element_bytes == 2 or (one.left_deep and one.right_deep)
+        read = one.element_bytes == 2 or (one.left_deep and (one.right_deep or self.turned))
+        # They cut words off, and the engine rounds them.
+        rounded = one.dtype != "float32" or tile.feed is Feed.ENGINE
         return (
             arch.warp_groups
             and read
-            and one.dtype != "float32"
+            and rounded
             and tile.across == 1
-            and tile.rows == tile.down * MMA_ROWS
-            and tile.rows % GROUP_ROWS == 0
+            and lines == tile.down * MMA_ROWS
+            and lines % GROUP_ROWS == 0
             and tile.multiplying % GROUP == 0
-            and tile.columns <= 256
+            and beside <= 256
         )
 
     @property
     def _engine_fits(self) -> bool:
-        sides = (self.shape.left, self.shape.right)
         return (
             self.matrices.boxes
             and self.tile.cores is Cores.GROUPS
-            and all(one.across <= MOST_BOX for one in sides)
+            and all(one.across <= MOST_BOX for one in self.sides)
         )
 
     @property
     def _cluster_fits(self) -> bool:
         """Each block's share of a panel begins where the order of bytes does, and all have tiles of
         their own."""
-        tile, right = self.tile, self.shape.right
+        tile, (_, right) = self.tile, self.sides
         share, rest = divmod(right.across, tile.cluster)
         return (
             tile.feed is Feed.ENGINE
@@ -269,7 +296,8 @@ def expected_s(plan: Plan, arch: Arch) -> float:
     multiplying = tile.rows * tile.columns * tile.depth / peak / block.awake(arch, resident)
     each = tile.depth * one.element_bytes
     if tile.cores is Cores.GROUPS:
-        read = (tile.rows + tile.rows // GROUP_ROWS * tile.columns) * each
+        lines, beside = plan.in_turn(tile.rows, tile.columns)
+        read = (lines + lines // GROUP_ROWS * beside) * each
     else:
         read = (tile.across * tile.rows + tile.down * tile.columns) * each
     parts = (
@@ -290,5 +318,5 @@ def _fetched(plan: Plan) -> float:
     """Bytes of a step; the engine takes its time by lines, so shorter ones cost as whole ones."""
     if plan.tile.feed is Feed.THREADS:
         return plan.stage_bytes
-    sides = ((plan.shape.left, 1), (plan.shape.right, plan.tile.cluster))
+    sides = zip(plan.sides, (1, plan.tile.cluster), strict=True)
     return sum(one.bytes * WIDTHS[0] / one.width / shared for one, shared in sides)

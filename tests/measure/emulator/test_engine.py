@@ -103,13 +103,16 @@ $end:
     )
 
 
-def boxes(of: Any, swizzle: int = 2, matrix: np.ndarray = MATRIX) -> np.ndarray:
+def boxes(
+    of: Any, swizzle: int = 2, matrix: np.ndarray = MATRIX, rounds: bool = False
+) -> np.ndarray:
     """What two boxes of `matrix` were, as they lay in shared memory."""
-    gpu, made = Gpu(), np.zeros((2, BOX // 2), np.uint16)
-    inner = WIDTHS[swizzle] // 2
+    size = matrix.itemsize
+    gpu, made = Gpu(), np.zeros((2, BOX // size), matrix.dtype)
+    inner = WIDTHS[swizzle] // size
     told = TensorMap(
-        2, gpu.put(matrix), matrix.shape[::-1], matrix.strides[:1],
-        (inner, BOX // 2 // inner), swizzle,
+        size, gpu.put(matrix), matrix.shape[::-1], matrix.strides[:1],
+        (inner, BOX // size // inner), swizzle, rounds,
     )  # fmt: skip
     target = gpu.put(made)
     arguments = [told.packed(), target.to_bytes(8, "little")]
@@ -132,10 +135,22 @@ def test_a_box_lies_as_tensor_cores_read_it(swizzle: int) -> None:
         assert (one[place // 2] == box).all()
 
 
+def test_words_are_rounded_on_their_way_where_a_map_says_so() -> None:
+    """To ten bits of their fraction, which is from one to two here; there are no ties."""
+    matrix = (1 + (np.arange(20 * 24, dtype=np.float32) * 2 + 1) / 2**13).reshape(20, 24)
+    plain, rounded = (boxes(code(), 2, matrix, rounds) for rounds in (False, True))
+    there = plain != 0
+    assert there.any()
+    assert (np.isin(plain[there], matrix)).all()
+    assert (rounded == np.rint(plain * 2**10) / 2**10).all()
+    assert (rounded > plain).any(), "not cut off"
+
+
 def test_maps_tell_what_they_were_told() -> None:
-    one = TensorMap(2, 1 << 40, (48, 20, 3), (96, 1920), (32, 8, 1), 2)
-    assert len(one.packed()) == 128
-    assert unpacked(one.packed()) == one
+    for rounds in (False, True):
+        one = TensorMap(4, 1 << 40, (48, 20, 3), (192, 3840), (16, 8, 1), 2, rounds)
+        assert len(one.packed()) == 128
+        assert unpacked(one.packed()) == one
     with pytest.raises(EmulatorError, match="no map"):
         unpacked(bytes(128))
 

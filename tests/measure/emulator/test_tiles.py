@@ -115,6 +115,25 @@ def test_hoppers_groups_are_right(stack) -> None:
 
 
 @pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
+def test_hoppers_groups_multiply_words_that_the_engine_rounds(stack) -> None:
+    """Along the sum, and across it, where operands change places: one group and two, steps even and
+    odd and a single one."""
+    from tests.paper_gpu import checked
+    from tests.products import product
+
+    two = POINT.format("groups", 128, 96, 32, 3, 8, 1) + " feed=engine"
+    module = product("float32", (136, 104, 200), (False, True), after="bias")
+    checked(stack, module, two)
+    turned = POINT.format("groups", 96, 128, 32, 4, 8, 1) + " feed=engine"
+    few = POINT.format("groups", 64, 64, 24, 3, 4, 1) + " feed=engine"
+    module = product("float32", (136, 104, 200), after="bias")
+    checked(stack, module, turned, few, few.replace(" feed", " split=2 feed"))
+    one = few.replace("=24", "=32")
+    checked(stack, product("float32", (128, 96, 96), batches=2), f"{one} cluster=2")
+    checked(stack, product("float32", (64, 64, 32)), one)
+
+
+@pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
 def test_blocks_of_a_cluster_have_an_operand_in_common(stack) -> None:
     """Whichever way it lies, in bands and without, with columns that reach beyond the end."""
     from tests.paper_gpu import checked
