@@ -58,6 +58,7 @@ class Machine:
         self.name = name
         self.network = network
         self.starts = 1
+        self._asked = False
         self.home = Home(place / name).prepare()
         self.log = place / f"{name}.log"
         command = [sys.executable, "-m", "tunefarm", *map(str, args)]
@@ -103,9 +104,16 @@ class Machine:
                 process.kill()
         self.process.wait(30)
 
-    def close(self) -> None:
-        if self.process.poll() is None:
+    def end(self) -> None:
+        """Ask it to, once: a second time would disturb it at that."""
+        if not self._asked and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+        self._asked = True
+
+    def close(self) -> None:
+        """Until it is gone."""
+        self.end()
+        if self.process.poll() is None:
             try:
                 self.process.wait(60)
             except subprocess.TimeoutExpired:
@@ -207,5 +215,7 @@ def farm_of(place: Path, *names: str, networks: bool = False) -> Iterator[Farm]:
                 found.join(name).await_line("joined the farm")
             yield found
         finally:
+            for machine in found.machines:  # each takes its time, and none another's
+                machine.end()
             for machine in reversed(found.machines):
                 machine.close()
