@@ -77,7 +77,7 @@ class ConsoleReporter:
         text = describe(snapshot)
         due = time.monotonic() - self._last_time > _LINE_EVERY_S
         if snapshot.phase != self._last_phase or (due and text != self._last_text):
-            self._write_log(text)
+            self.note(text)
             if self._live is None:
                 self._print(text)
             self._last_text, self._last_time = text, time.monotonic()
@@ -86,7 +86,7 @@ class ConsoleReporter:
             self._live.update(_panel(snapshot))
 
     def line(self, text: str) -> None:
-        self._write_log(text)
+        self.note(text)
         if self._live is not None:
             self._live.console.print(text, style="dim", highlight=False, markup=False)
         else:
@@ -99,7 +99,8 @@ class ConsoleReporter:
         except (OSError, ValueError):
             pass
 
-    def _write_log(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """For the log alone."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         try:
             self._log.write(f"{stamp} {text}\n")

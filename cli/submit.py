@@ -307,7 +307,7 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints there when a machine is lost
             outcome = drive(home, job.id, reporter, stop)
     except BaseException as error:
-        reporter.line(f"{type(error).__name__}: {error}")
+        reporter.note(f"{type(error).__name__}: {error}")  # which is said when all is over
         if isinstance(error, TunefarmError):
             error.job = job.id
             if not isinstance(error, Interrupted):
