@@ -32,10 +32,10 @@ def list_(farm: str | None, token: str | None, as_json: bool) -> None:
     home = Home.from_environment().prepare()
     path = existing_token(home, token)
     authenticate(path)
-    from tunefarm.scheduler.farm import connect, devices_there, strangers  # which imports Ray
+    from tunefarm.scheduler.farm import connect, devices_there, machines  # which imports Ray
 
     connect(farm, path)
-    for why in strangers().values():
+    for why in machines()[1].values():
         click.echo(f"warning: {why}", err=True)
     _show(devices_there(home), as_json)
 

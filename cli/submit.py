@@ -138,7 +138,7 @@ def command(
     Ctrl-C interrupts the job; `tunefarm resume JOB` goes on where it stood. A job that was sent to
     a farm's door goes on there.
     """
-    from tunefarm.cli.targets import by_file, devices_of, targets_of
+    from tunefarm.cli.targets import by_file, devices_of, left_alone, targets_of
     from tunefarm.errors import JobError
     from tunefarm.frontend.identity import check_alone, model_digest
     from tunefarm.home import Home
@@ -185,7 +185,8 @@ def command(
         skipped: dict[str, str] = {}
     else:
         devices = devices_of(home, joined)
-        chosen, skipped = targets_of(home, devices, targets, no_device)
+        reasons = left_alone(joined)
+        chosen, skipped = targets_of(home, devices, targets, no_device, reasons)
     label = _label(name or model.stem)
     enough = None
     if trials is None and budget is None:

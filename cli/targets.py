@@ -3,6 +3,7 @@ has a device for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,11 +34,24 @@ def devices_of(home: Home, joined: dict[str, str] | None) -> tuple[Device, ...]:
     return tuple(farm.Devices().all().values())
 
 
+def left_alone(joined: dict[str, str] | None) -> list[str]:
+    """Why machines of the farm that `devices_of` has asked are not among those."""
+    if joined is None:
+        return []
+    from tunefarm.scheduler import farm
+
+    return list(farm.machines()[1].values())
+
+
 def targets_of(
-    home: Home, devices: tuple[Device, ...], text: str, otherwise: str
+    home: Home,
+    devices: tuple[Device, ...],
+    text: str,
+    otherwise: str,
+    reasons: Sequence[str] = (),
 ) -> tuple[list[JobTarget], dict[str, str]]:
     """The targets that devices serve, and why the others do not count; what to do with these is
-    `otherwise` (``fail``, ``skip`` or ``build``)."""
+    `otherwise` (``fail``, ``skip`` or ``build``). `reasons`: why there may be no more devices."""
     wanted = parse_targets(text)
     free = tuple(device for device in devices if standing(home, device.id).use is Use.FREE)
     kinds = [device.target for device in free]
@@ -52,6 +66,7 @@ def targets_of(
                 resolved = completed(resolved)
         except (NoDevice, UnsupportedTarget) as error:
             if otherwise == "fail":
+                error.hint = ". ".join([*reasons, error.hint])
                 raise
             if otherwise == "build":
                 chosen.append(_unserved(target, home))

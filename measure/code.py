@@ -34,11 +34,12 @@ def code_of(kind: str) -> str:
 
 @cache
 def whole_code() -> str:
-    """Of all of tunefarm and of TVM's version, in as many digits: machines where it is the same
-    build and measure in the same way."""
+    """Of all of tunefarm, and of the versions of TVM and its foreign functions, in as many digits.
+    What else kernels are made with, compilers and linkers, is not in it."""
     rooms = [one for one in _ROOT.iterdir() if one.is_dir()]
     found = [*_ROOT.glob("*.py"), *(one for room in rooms for one in room.rglob("*.py"))]
-    whole = f"{_digest(tuple(sorted(found)))} {version('apache-tvm')}"
+    files = sorted(one for one in found if not one.name.startswith("."))  # an editor's
+    whole = " ".join([_digest(tuple(files)), *map(version, ("apache-tvm", "apache-tvm-ffi"))])
     return hashlib.sha256(whole.encode()).hexdigest()[:8]
 
 

@@ -68,6 +68,10 @@ class Compiled:
     resources: tuple[Resources, ...]
 
 
+COMPILERS = ("nvcc-", "nvrtc-")
+"""What `cuda_compiler` begins with."""
+
+
 @cache
 def cuda_compiler() -> str:
     """What compiles here, in words that name its version: part of a candidate's identity.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -20,11 +21,13 @@ from tunefarm.devices import cpu
 from tunefarm.devices.device import Device
 from tunefarm.devices.lock import DeviceLock
 from tunefarm.devices.target import Target
-from tunefarm.errors import StoreError, TunefarmError
+from tunefarm.errors import JobError, StoreError, TunefarmError
 from tunefarm.frontend.program import workload_path
 from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest, assemble
 from tunefarm.measure.build import Builder, BuildRequest
+from tunefarm.measure.code import whole_code
+from tunefarm.measure.cuda import COMPILERS, cuda_compiler
 from tunefarm.measure.expected import ExpectedRequest, make_expected
 from tunefarm.measure.facts import Block
 from tunefarm.measure.on_paper import OnPaper, PaperRequest, check_on_paper
@@ -148,9 +151,29 @@ def _transfer(path: Path | None) -> Transfer | None:
 
 @dataclass(frozen=True)
 class Away:
-    """A worker's job is not on its machine: its directory is at `driver` where the driver is."""
+    """A worker's job is not on its machine: its directory is at `driver` where the driver is.
+
+    Attributes:
+        code: of the driver's tunefarm (`measure.code.whole_code`).
+        toolchain: of the job's target.
+    """
 
     driver: Path
+    code: str
+    toolchain: str
+
+    def check(self, builds: bool) -> None:
+        """Of the worker's own process, for its machine may have said something else before.
+
+        Raises:
+            JobError: what it makes would not be what it is taken for.
+        """
+        here, own = platform.node(), whole_code()
+        if own != self.code:
+            raise JobError(f"the tunefarm of {here} is another one ({own}, not {self.code})")
+        wanted = [one for one in self.toolchain.split() if one.startswith(COMPILERS)]
+        if builds and wanted and cuda_compiler() not in wanted:
+            raise JobError(f"{here} compiles CUDA with {cuda_compiler()}, the job with {wanted[0]}")
 
     def site(self) -> Site:
         """To be made where the worker is."""
@@ -170,6 +193,7 @@ class Worker(Pulsed):
     """What builders and measure workers have in common: requests may come from another machine."""
 
     def __init__(self, away: Away | None) -> None:
+        self._away = away
         self._site = away.site() if away is not None else None
 
     def _make(self, request: Any, parcels: Parcels, act: Callable[[Any], Any]) -> Made:
@@ -186,6 +210,15 @@ class BuildWorker(Worker):
         super().__init__(away)
         self._builder = Builder(limit_s)
         self._builder.start()
+
+    def ready(self) -> None:
+        """
+        Raises:
+            JobError: see `Away.check`.
+            UnsupportedTarget: nothing here compiles for the target.
+        """
+        if self._away is not None:
+            self._away.check(builds=True)
 
     def build(self, request: BuildRequest, parcels: Parcels = EMPTY) -> Made:
         return self._make(request, parcels, self._builder.build)
@@ -237,8 +270,11 @@ class MeasureWorker(Worker):
         """Returns once the device is this worker's, and has answered.
 
         Raises:
+            JobError: see `Away.check`.
             DeviceLost: it does not.
         """
+        if self._away is not None:
+            self._away.check(builds=False)
         while self._job is not None and not self._lock.acquire({"job": self._job}):
             time.sleep(LOCK_EVERY_S)
         self._job = None

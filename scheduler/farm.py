@@ -53,21 +53,22 @@ def offers(devices: Collection[str], builders: int) -> dict[str, float]:
     return {**of_devices, BUILDER: float(builders), f"{CODE}{whole_code()}": 1.0}
 
 
-def nodes() -> list[Node]:
-    """The machines that are there now and have this tunefarm."""
-    return [node for node in _all_nodes() if node.code == whole_code()]
-
-
-def strangers() -> dict[str, str]:
-    """What is to be said of each machine that has another tunefarm, by its id: what it builds would
-    not be what it is taken for."""
-    mine = whole_code()
-    return {
+def machines() -> tuple[list[Node], dict[str, str]]:
+    """Those that are there now and have this tunefarm; and what is to be said of each that has
+    another one, by its id: what it makes would not be what it is taken for."""
+    mine, found = whole_code(), _all_nodes()
+    strangers = {
         node.id: f"the machine at {node.address} is left alone: its tunefarm is another one "
         f"({node.code or 'older'}, not {mine}); install the same there, and join again"
-        for node in _all_nodes()
+        for node in found
         if node.code != mine and (node.devices or node.builders)
     }
+    return [node for node in found if node.code == mine], strangers
+
+
+def nodes() -> list[Node]:
+    """Those of `machines` that have this tunefarm."""
+    return machines()[0]
 
 
 def _all_nodes() -> list[Node]:
@@ -187,7 +188,8 @@ def connect(address: str, token: Path) -> None:
     """Join the farm's Ray as a driver; after `token.authenticate`.
 
     Raises:
-        FarmUnreachable: nobody answers there, or not to this token.
+        FarmUnreachable: nobody answers there, or not to this token; or this machine is a part of it
+            with another tunefarm than it has now.
     """
     if ray.is_initialized():
         return
@@ -205,6 +207,11 @@ def connect(address: str, token: Path) -> None:
             f"the farm at {address} cannot be reached: {str(error).splitlines()[0]}",
             hint=f"Is it up (tunefarm up), and is {token} its token?",
         ) from error
+    if this_node() in machines()[1]:
+        raise FarmUnreachable(
+            f"this machine is in the farm at {address} with another tunefarm than it has now",
+            hint="Start that again: `tunefarm up` on the head, `tunefarm worker join` elsewhere",
+        )
 
 
 def _quiet() -> None:

@@ -18,6 +18,7 @@ from tunefarm.devices.registry import register
 from tunefarm.devices.standing import Use, standing
 from tunefarm.errors import JobFailed, TunefarmError, last_line
 from tunefarm.home import Home
+from tunefarm.measure.code import whole_code
 from tunefarm.measure.protocol import Protocol
 from tunefarm.scheduler import actors, farm
 from tunefarm.scheduler.broker import Share
@@ -44,6 +45,7 @@ class Plan:
     Attributes:
         device: any unit is of its kind.
         job: whose directory in `home` requests are about.
+        toolchain: of the target.
         start_search: makes a search worker that knows all; called again when one dies.
         gauge: of the device on this machine.
         takes: units take their devices for the job; else the driver has taken it.
@@ -57,6 +59,7 @@ class Plan:
     home: Home
     device: Device
     job: str
+    toolchain: str
     protocol: Protocol
     start_search: Callable[[], Any]
     gauge: Path
@@ -111,6 +114,8 @@ class Fleet:
     _said: int = -1
     _failures: Counter[str] = field(default_factory=Counter)
     _told_of: set[str] = field(default_factory=set)
+    _unfit: set[str] = field(default_factory=set)
+    """Machines whose builders would make something else."""
 
     def __post_init__(self) -> None:
         self.here = farm.this_node()
@@ -129,8 +134,9 @@ class Fleet:
         if not self.share.is_news() and time.monotonic() - self._scanned < every_s:
             return []
         self._scanned = time.monotonic()
-        self._tell_of_strangers()
-        there = {node.id: node for node in farm.nodes()}
+        mine, others = farm.machines()
+        self._tell_of(others)
+        there = {node.id: node for node in mine}
         heard = self._let_go(there, working)
         for node in there.values():
             self._take_units(node)
@@ -139,9 +145,9 @@ class Fleet:
         self.pulses.ask([*besides, *self.builders, *self.units.values()])
         return [*heard, *self._counted()]
 
-    def _tell_of_strangers(self) -> None:
+    def _tell_of(self, strangers: Mapping[str, str]) -> None:
         """Once of each."""
-        for node, why in farm.strangers().items():
+        for node, why in strangers.items():
             if node not in self._told_of:
                 self._told_of.add(node)
                 self.plan.say(why)
@@ -160,7 +166,8 @@ class Fleet:
         }
         pools = {self.plan.pool: frozenset(units)}
         if self.joined:  # a job that waits for its devices keeps no builder from another
-            places = (_places(node) for node in there.values() if not node.devices)
+            apart = [node for node in there.values() if not node.devices]
+            places = (_places(node) for node in apart if node.id not in self._unfit)
             pools[BUILDERS] = frozenset(place for one in places for place in one)
         held = {
             self.plan.pool: frozenset(self.joined),
@@ -197,6 +204,7 @@ class Fleet:
                     self.plan.job if self.plan.takes else None,
                     cpus=0,
                     resources={f"{farm.DEVICE}{unit}": 1},
+                    node=node.id,
                 )
                 self.units[unit] = self._worker(actor, node.id)
                 self.coming[actor.ready.remote()] = unit
@@ -216,18 +224,22 @@ class Fleet:
             )
             worker = self._worker(actor, node.id, place)
             self.builders.append(worker)
-            self.coming[actor.pulse.remote()] = worker
+            self.coming[actor.ready.remote()] = worker
 
     def _buildable(self, node: farm.Node) -> list[str]:
         """The node's places for builders that this job may have. Beside devices they are whose unit
         is there, for others would build while it measures."""
+        if node.id in self._unfit:
+            return []
         if not node.devices:
             return [p for p in _places(node) if self.share.may_have(BUILDERS, p)]
         is_ours = any(unit in self.units for unit in node.devices)
         return _places(node) if is_ours and self.plan.builds_beside else []
 
     def _away(self, node: str) -> actors.Away | None:
-        return None if node == self.here else actors.Away(self.plan.root)
+        if node == self.here:
+            return None
+        return actors.Away(self.plan.root, whole_code(), self.plan.toolchain)
 
     def _worker(self, actor: Any, node: str, place: str = "") -> Worker:
         return Worker(actor, node, node != self.here, place)
@@ -244,7 +256,7 @@ class Fleet:
         except ray.exceptions.RayError as error:
             if isinstance(who, str):
                 return self._cannot_start(who, error)
-            self.drop_builder(who)
+            self._will_not_do(who, error)
             return []
         if isinstance(who, str):
             self.joined.add(who)
@@ -255,6 +267,14 @@ class Fleet:
             return [Joined(who)]
         self.idle.append(who)
         return self._counted()
+
+    def _will_not_do(self, builder: Worker, error: ray.exceptions.RayError) -> None:
+        """One that says why is not asked again."""
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, TunefarmError) and builder.node not in self._unfit:
+            self._unfit.add(builder.node)
+            self.plan.say(f"a machine that could build is left alone: {cause.message}")
+        self.drop_builder(builder)
 
     def _cannot_start(self, unit: str, error: ray.exceptions.RayError) -> list[Heard]:
         """It is tried again at the next look."""

@@ -192,6 +192,7 @@ class TargetRun:
             self.home,
             device,
             self.job.id,
+            self.target.toolchain,
             self.protocol,
             self._start_search,
             roof_path(self.home, device),

@@ -159,7 +159,13 @@ class Farm:
         again.starts = lost.starts + 1
         return again
 
-    def join(self, name: str, network: Network | None = None, code: Path | None = None) -> Machine:
+    def join(
+        self,
+        name: str,
+        network: Network | None = None,
+        code: Path | None = None,
+        builders: int = 0,
+    ) -> Machine:
         if network is None and self.bridge is not None:
             network = self.bridge.network()
         host = network.address if network else self.host
@@ -167,7 +173,7 @@ class Farm:
             self.place,
             name,
             *("worker", "join", self.address, "--token", self.token),
-            *("--host", host, "--builders", 0),
+            *("--host", host, "--builders", builders),
             network=network,
             code=code,
         )

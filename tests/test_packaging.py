@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tunefarm.measure import code
+
 ROOT = Path(__file__).parent.parent
 ROOMS = ["cli", "costmodel", "devices", "frontend", "measure", "results", "scheduler", "search"]
 
@@ -33,15 +35,23 @@ def test_the_wheel_has_one_top_level_name_and_every_room(built: Path) -> None:
         names = archive.namelist()
     assert {n.split("/")[0] for n in names if ".dist-info" not in n} == {"tunefarm"}
     for room in ROOMS:
-        sources = sorted(p.name for p in (ROOT / room).glob("*.py"))
-        packed = sorted(
-            Path(n).name
-            for n in names
-            if Path(n).parent == Path("tunefarm") / room and n.endswith(".py")
-        )
+        sources = sorted(f"tunefarm/{p.relative_to(ROOT)}" for p in (ROOT / room).rglob("*.py"))
+        packed = sorted(n for n in names if n.startswith(f"tunefarm/{room}/"))
         assert packed == sources, room
     assert "tunefarm/py.typed" in names
     assert "tunefarm/search/spaces/generic.py" in names
+
+
+def test_whoever_has_the_wheel_has_the_same_tunefarm(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a checkout of the same code: they may be machines of one farm."""
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    here = code.whole_code.__wrapped__()
+    monkeypatch.setattr(code, "_ROOT", tmp_path / "tunefarm")
+    assert code.whole_code.__wrapped__() == here
 
 
 def test_the_sdist_builds_on_its_own(built: Path) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from tunefarm.measure.emulator.faults import EmulatorError, IllegalAddress, Race, Unsupported
 from tunefarm.measure.emulator.memory import GLOBAL, PIECE, WARP
 from tunefarm.measure.emulator.ptx import Instruction, Vector
-from tunefarm.measure.emulator.values import Array, to_tf32
+from tunefarm.measure.emulator.values import Array, to_tf32_even
 
 Step = Callable[[Any], None]
 MAP_BYTES = 128
@@ -190,7 +190,7 @@ class Engine:
             memory.checked(start, told.size, inside)
         start = np.where(inside, start, 0)[..., None] + np.arange(told.size)
         found = np.where(inside[..., None], memory.bytes[start], np.uint8(0)).reshape(-1)
-        return to_tf32(found.view(np.float32)).view(np.uint8) if told.rounds else found
+        return to_tf32_even(found.view(np.float32)).view(np.uint8) if told.rounds else found
 
     def _write(self, told: TensorMap, content: Array, offset: int, place: int) -> None:
         """Pieces change places by the addresses that they would have."""

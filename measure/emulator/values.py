@@ -87,6 +87,14 @@ def to_tf32(value: Array) -> Array:
     return (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
 
 
+def to_tf32_even(value: Array) -> Array:
+    """The same, ties to even, as a float32; what is not finite stays as it is."""
+    bits = value.view(np.uint32)
+    odd = (bits >> np.uint32(13)) & np.uint32(1)
+    rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(value), rounded, bits).view(np.float32)
+
+
 def unpacked(kind: str, bits: Array) -> Array:
     """Numbers to compute with, float32 for types of 16 bits; of a pair, with an axis behind."""
     if kind == "f16":

@@ -236,3 +236,41 @@ def test_machine_code_takes_the_place_of_the_source() -> None:
     for bad in (blob[:-1], blob.replace(source, source[:-1]), blob + blob):
         with pytest.raises(cubin.EmbedError):
             cubin.with_machine_code(bad, source, b"machine code")
+
+
+@pytest.mark.tvm
+@needs_compiler
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 8, 33])
+def test_tensor_cores_are_not_made_to_wait_for_registers(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are, instruction for instruction, where the compiler cannot tell that nobody writes
+    what they still read. It says so, and nothing else would be wrong."""
+    import tvm
+
+    from tests.paper_gpu import trace_of
+    from tests.products import product
+    from tunefarm.measure.compile import run_build
+
+    seen: list[str] = []
+
+    def listened(make):
+        def compiled(source: str, arch: str) -> tuple[bytes, bytes, str]:
+            found = make(source, arch)
+            seen.append(found[2])
+            return found
+
+        return compiled
+
+    for name in ("_with_nvcc", "_with_nvrtc"):
+        monkeypatch.setattr(cuda, name, listened(getattr(cuda, name)))
+    module = product("float32", (192, 128, 32 * steps))
+    words = "tensor-tile cores=groups rows=192 columns=128 depth=32 stages=4 down=8 across=1"
+    target = completed(parse_target("cuda:arch=sm_90:precision=tf32"))
+    workload = tmp_path / "workload.json"
+    workload.write_text(tvm.ir.save_json(module))
+    trace = trace_of(module, f"{words} feed=engine")
+    run_build(BuildRequest(workload, target, trace, tmp_path / "k.so"))
+    (said,) = seen
+    assert "registers" in said
+    assert "(C75" not in said

@@ -20,7 +20,8 @@ GROUP_ROWS = 64
 """Rows that the four warps of a group multiply together on Hopper."""
 GROUP = 128
 """Threads of such a group."""
-TYPES = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float32": "tf32"}
+TF32 = "tf32"
+TYPES = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float32": TF32}
 _SUMS = {"float32": ("float", "f", "f32"), "int32": ("int", "r", "s32")}
 
 
@@ -231,9 +232,9 @@ def _by_warps(shape: Shape) -> str:
     of, each = TYPES[shape.dtype], shape.left.element_bytes
     depth = STEP_BYTES // each
     right = matrices_of_right(shape, "b[at][j][0], b[at][j][1], b[at][j + 1][0], b[at][j + 1][1]")
-    if of == "tf32" and not shape.right.deep:
+    if of == TF32 and not shape.right.deep:
         right = _words_of_right(shape)
-    rounded = _rounded(shape) if of == "tf32" else ""
+    rounded = _rounded(shape) if of == TF32 else ""
     return f"""\
 {place_of_warp(shape)}
   unsigned a[2][{down}][4], b[2][{across}][2];

@@ -75,13 +75,17 @@ def told(sides: Sequence[EngineSide]) -> list[Any]:
 
 class EngineSide:
     """An operand, and how the engine is told of it and asked for it; where the blocks of a
-    `cluster` have it in common, each asks for its share of every panel's lines, for all of them."""
+    `cluster` have it in common, each asks for its share of every panel's lines, for all of them.
+    `rounds`: to tf32."""
 
-    def __init__(self, name: str, side: Side, layout: TileLayout, cluster: int = 1) -> None:
+    def __init__(
+        self, name: str, side: Side, layout: TileLayout, cluster: int = 1, rounds: bool = False
+    ) -> None:
         tensor = side.tensor
         assert tensor is not None, side.operand.buffer
         self.layout = layout
         self._cluster, self._lines = cluster, layout.across // cluster
+        self._kind = _ROUNDED if rounds else _AS_IT_IS
         self._side = side
         self._tensor: Tensor = tensor
         self._made = tirx.tvm_stack_alloca("tensormap", 1)
@@ -113,7 +117,7 @@ class EngineSide:
     def told(self) -> Any:
         """By the host, of the tensor and the box: a panel of the tile."""
         layout, dimensions = self.layout, self._tensor.dimensions
-        size, dtype = layout.element_bytes, str(self._side.operand.buffer.dtype)
+        size = layout.element_bytes
         box = [1] * len(dimensions)
         for n, one in enumerate(dimensions):
             if one.along is not Along.BATCHES:
@@ -125,11 +129,11 @@ class EngineSide:
             *(one.stride * size for one in dimensions[1:]),
             *box,
             *(1 for _ in dimensions),
-            descriptor_dtype=dtype,
+            descriptor_dtype=str(self._side.operand.buffer.dtype),
             rank=self._tensor.rank,
             swizzle=_SWIZZLES[layout.width],
             l2_promotion=_BY_256,
-            force_cu_dtype=_ROUNDED if dtype == "float32" else _AS_IT_IS,
+            force_cu_dtype=self._kind,
         )
         return tirx.Evaluate(encoded)
 

@@ -132,7 +132,8 @@ def read(cluster: int = 1) -> Function:
 
     Another block is told in the same way, as CUTLASS does (`ClusterBarrier::arrive`), and not with
     all that was written before (`.release.cluster`): that waits for the GPU's whole memory, each
-    step, and whoever reads has written nothing."""
+    step, and whoever reads has written nothing. What threads have read for tensor cores these have
+    multiplied by then (CUTLASS's main loop with a left operand in registers does the same)."""
     arrived = '@p mbarrier.arrive.shared::cta.b64 _, [%0];\\n"'
     if cluster > 1:
         arrived = ".reg .b32 other;\\n" + "".join(

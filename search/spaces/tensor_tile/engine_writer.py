@@ -30,9 +30,10 @@ class EngineWriter(TensorWriter):
         cluster = plan.tile.cluster
         self._ring = Ring(Var("barriers", tvm.ir.PrimType("uint32")), plan.tile.stages, cluster)
         left, right = plan.sides
+        rounds = text.TYPES[product.dtype] == text.TF32
         self._sides = (
-            EngineSide("left", side_of(product, product.left), left),
-            EngineSide("right", side_of(product, product.right), right, cluster),
+            EngineSide("left", side_of(product, product.left), left, rounds=rounds),
+            EngineSide("right", side_of(product, product.right), right, cluster, rounds),
         )
 
     def _before(self) -> list[Any]:
@@ -104,16 +105,18 @@ class EngineWriter(TensorWriter):
             ]
 
         # What threads have read for tensor cores these take from registers while the next step's
-        # is read: every other step has its own.
-        each = min(2, plan.steps) if plan.turned else 1
+        # is read: every other step has its own. An odd one comes first, for the compiler lets
+        # everything wait where registers are written behind a loop that tensor cores still work at.
+        each = 2 if plan.turned else 1
+        whole, first = divmod(plan.steps, each)
 
         def steps(k: Any) -> Any:
-            return tirx.SeqStmt([one for n in range(each) for one in step(k * each + n)])
+            return tirx.SeqStmt([one for n in range(each) for one in step(first + k * each + n)])
 
-        whole, rest = divmod(plan.steps, each)
+        loop = self.loop("step", whole, tirx.ForKind.SERIAL, steps)
         return [
-            self.loop("step", whole, tirx.ForKind.SERIAL, steps),
-            *(one for n in range(rest) for one in step(number(plan.steps - rest + n))),
+            *(step(number(0)) if first else ()),
+            *([loop] if whole else ()),
             call(text.multiplied(shape, 0), self._sums.data),
         ]
 

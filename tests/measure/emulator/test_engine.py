@@ -136,14 +136,18 @@ def test_a_box_lies_as_tensor_cores_read_it(swizzle: int) -> None:
 
 
 def test_words_are_rounded_on_their_way_where_a_map_says_so() -> None:
-    """To ten bits of their fraction, which is from one to two here; there are no ties."""
-    matrix = (1 + (np.arange(20 * 24, dtype=np.float32) * 2 + 1) / 2**13).reshape(20, 24)
+    """To ten bits of their fraction, which is from one to two here, ties to even; what is not
+    finite stays."""
+    matrix = (1 + np.arange(20 * 24, dtype=np.float32) / 2**12).reshape(20, 24)
+    matrix[7, 16:19] = np.inf, -np.inf, np.nan
     plain, rounded = (boxes(code(), 2, matrix, rounds) for rounds in (False, True))
-    there = plain != 0
-    assert there.any()
-    assert (np.isin(plain[there], matrix)).all()
-    assert (rounded == np.rint(plain * 2**10) / 2**10).all()
-    assert (rounded > plain).any(), "not cut off"
+    finite = np.isfinite(plain)
+    assert finite.sum() < plain.size
+    assert np.array_equal(rounded[~finite], plain[~finite], equal_nan=True)
+    there = finite & (plain != 0)
+    assert np.isin(plain[there], matrix).all()
+    assert (rounded[finite] == np.rint(plain[finite] * 2**10) / 2**10).all()
+    assert (rounded[finite] > plain[finite]).any(), "not cut off"
 
 
 def test_maps_tell_what_they_were_told() -> None:
