@@ -148,7 +148,7 @@ def elements(dtype: str) -> str:
 
 def kinds_of(dtype: str) -> frozenset[str]:
     """That are for a type alone: of tf32 those that use it, the others are float32's."""
-    return frozenset({TILES}) if dtype == TF32 else KINDS
+    return frozenset({TILES, FED, CLUSTERS}) if dtype == TF32 else KINDS
 
 
 def target_of(arch: str, dtype: str = "") -> Target:
