@@ -144,6 +144,7 @@ def run_import(request: ImportRequest) -> None:
     }
     bind_shapes(model, dict(request.shapes))
     counts = Counter(node.op_type for node in model.graph.node)
+    _load_compiler()
     _check_operators(model)
     if model.ByteSize() >= _MOST_BYTES:
         raise UnsupportedModel(
@@ -231,6 +232,18 @@ def _precision(types: frozenset[str], target: Target) -> str:
     if target.kind == "llvm":
         return "float32"
     return narrowest([*types, TF32] if multiplies_tf32(target) else types)
+
+
+def _load_compiler() -> None:
+    """
+    Raises:
+        MemoryError: there is no room for TVM's compiler, without which it can be imported all the
+            same, and lacks this and that.
+    """
+    import tvm.base
+
+    if "tvm_compiler" not in tvm.base._LOADED_LIBS:
+        raise MemoryError("TVM's compiler cannot be loaded")
 
 
 def _check_operators(model: onnx.ModelProto) -> None:

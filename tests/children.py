@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -28,6 +29,12 @@ def answer(request: str) -> object:
                 return ""
         case "raise":
             raise ValueError("no")
+        case "raise as TVM does":
+            import tvm_ffi
+
+            tvm_ffi.load_module("nowhere.so")
+        case "limits":
+            return resource.getrlimit(resource.RLIMIT_NOFILE)
         case "refuse":
             raise InvalidModel("refused", hint="a hint")
         case "hang":

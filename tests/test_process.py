@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -33,6 +34,16 @@ def test_its_exceptions_come_back_with_their_type(child: Child) -> None:
     assert caught.value.type_name == "ValueError"
     assert "Traceback" in caught.value.detail
     assert child.call("pid", 10)
+
+
+def test_an_error_of_tvm_says_where_and_reads_no_debug_information_for_it(child: Child) -> None:
+    """Names of functions that nobody gave it, but looked up, are at line 0 of no known file."""
+    with pytest.raises(ChildError) as caught:
+        child.call("raise as TVM does", 10)
+    assert "nowhere.so" in caught.value.message
+    assert 'library_module_dynamic_lib.cc", line' in caught.value.detail
+    assert "<unknown>" not in caught.value.detail
+    assert child.call("limits", 10) == resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def test_our_own_errors_come_back_as_themselves(child: Child) -> None:

@@ -9,6 +9,7 @@ The answers are pickles between two processes of one user on one machine.
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import os
 import resource
@@ -27,6 +28,9 @@ from typing import Any
 from tunefarm.errors import TunefarmError
 
 _PR_SET_PDEATHSIG = 1
+_ONE_EACH = {"OPENBLAS_NUM_THREADS": "1"}
+"""For whom `Child.env` says nothing else: NumPy's threads wait for work with a core in hand, a tenth
+of a second after they were begun."""
 
 
 class ChildError(Exception):
@@ -114,7 +118,7 @@ class Child:
                     str(os.getpid()),
                     *(["torch"] if self.torch else []),
                 ],
-                env={**os.environ, **self.env},
+                env={**({} if self.torch else _ONE_EACH), **os.environ, **self.env},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
@@ -235,13 +239,38 @@ def _limit_growth(extra_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (now + extra_bytes, now + extra_bytes))
 
 
+def _spare_debug_information() -> None:
+    """Let TVM's errors do without the names of functions in C++; files and lines they have.
+
+    For the first one TVM's library for them (libbacktrace) reads the symbols and the debug
+    information of all that is loaded, which takes 0.2 s of a process that is ready within 0.3
+    otherwise; and importing TVM has such errors. What it could not open then it never asks for
+    again.
+    """
+    import tvm_ffi
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as file:
+        free = file.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        tvm_ffi.load_module("no such library")
+    except RuntimeError:
+        pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def _serve(handler: str, descriptor: int, memory_bytes: int, parent: int) -> None:
     _die_with_parent(parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     connection = Connection(descriptor)
     module, _, name = handler.partition(":")
+    gc.disable()  # of what is imported nothing is garbage
     function: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
+    gc.freeze()
+    gc.enable()
     if memory_bytes:
         _limit_growth(memory_bytes)
     connection.send((True, None))
@@ -265,4 +294,5 @@ if __name__ == "__main__":
 
     if "torch" not in sys.argv[5:]:
         sys.modules["torch"] = None  # type: ignore[assignment]
+        process._spare_debug_information()
     process._serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
