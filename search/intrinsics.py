@@ -3,7 +3,8 @@
 `import tvm.s_tir.tensor_intrin` registers the intrinsics of every target, and inspects the whole
 call stack twice for each (88 % of the 12-27 s). `TuneContext` imports that package on every
 construction. So the package is put in place here without its `__init__`, and only the submodules
-that the target can use are imported: 0.05-0.3 s for x86, 2 s for CUDA.
+that a rule can use are imported: 0.05-0.3 s for x86, 2 s for tensor cores, which are therefore for
+whoever makes a sketch for them.
 
 `tests/search/test_intrinsics.py` fails when an upgrade of TVM changes what this rests on.
 """
@@ -18,14 +19,15 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from tunefarm.search.tensor_cores import register_bfloat16
+from tunefarm.search.tensor_cores import TENSOR_CORES, register_bfloat16
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
-_SUBMODULES = {"llvm": {"x86_64": ("x86",), "aarch64": ("arm_cpu",)}, "cuda": {"": ("cuda",)}}
+_SUBMODULES = {"llvm": {"x86_64": ("x86",), "aarch64": ("arm_cpu",)}, TENSOR_CORES: {"": ("cuda",)}}
 
 
-def register_intrinsics(kind: str, machine: str = "x86_64") -> tuple[str, ...]:
-    """Register the intrinsics of a target kind (and CPU architecture); the submodules imported.
+def register_intrinsics(rules: str, machine: str = "x86_64") -> tuple[str, ...]:
+    """Register the intrinsics of a target kind's rules (and CPU architecture), or of those for
+    tensor cores; the submodules imported. Rules for a GPU's plain cores use none.
 
     Call this before the first `TuneContext`. Calling it again adds what is missing.
     """
@@ -39,7 +41,7 @@ def register_intrinsics(kind: str, machine: str = "x86_64") -> tuple[str, ...]:
         package.__path__ = [f"{spec.submodule_search_locations[0]}/tensor_intrin"]
         sys.modules[_PACKAGE] = package
         tvm.s_tir.tensor_intrin = package
-    families = _SUBMODULES.get(kind, {})
+    families = _SUBMODULES.get(rules, {})
     names = families.get(machine, families.get("", ()))
     with _without_stack():
         for name in names:

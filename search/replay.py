@@ -56,7 +56,7 @@ _TENSORISED = '"meta_schedule.auto_tensorize"'
 def make_context(workload: Any, target: Target, rules: str = "", seed: int = 1) -> Any:
     """A `TuneContext` with TVM's own design space and checks for `target`; by other `rules` than
     those of its kind. `seed` is for what its sketches are first drawn with."""
-    register_intrinsics(target.kind, platform.machine())
+    register_intrinsics(rules or target.kind, platform.machine())
     generator = "post-order-apply"
     if rules == TENSOR_CORES:
         target = with_dynamic_shared(target)

@@ -29,8 +29,8 @@ from tunefarm.errors import TunefarmError
 
 _PR_SET_PDEATHSIG = 1
 _ONE_EACH = {"OPENBLAS_NUM_THREADS": "1"}
-"""For whom `Child.env` says nothing else: NumPy's threads wait for work with a core in hand, a tenth
-of a second after they were begun."""
+"""For whom `Child.env` says nothing else: NumPy's threads wait for work with a core in hand, the
+first tenth of a second."""
 
 
 class ChildError(Exception):

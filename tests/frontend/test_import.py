@@ -57,7 +57,7 @@ def test_limits_of_time_and_memory_hold(tmp_path: Path) -> None:
         )
     for least in (2**20, 2**24, 2**27):  # for Python, for what TVM is made of, for its compiler
         limits = ImportLimits(memory_bytes=least)
-        with pytest.raises(InvalidModel, match="needs more than|too much memory"):
+        with pytest.raises(InvalidModel, match=r"needs more than|too much memory"):
             import_model(ImportRequest(model, tmp_path / "program", TARGET, limits=limits))
     assert not (tmp_path / "program").exists()
 

@@ -29,7 +29,8 @@ import time
 import tvm
 started = time.perf_counter()
 from tunefarm.search.intrinsics import register_intrinsics
-assert register_intrinsics("cuda") == ("cuda",)
+assert register_intrinsics("cuda") == ()
+assert register_intrinsics("cuda-tensorcore") == ("cuda",)
 seconds = time.perf_counter() - started
 from tvm.s_tir import TensorIntrin
 assert TensorIntrin.get("wmma_sync_16x16x16_f16f16f16") is not None
