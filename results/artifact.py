@@ -22,7 +22,6 @@ from tunefarm.measure import weights
 from tunefarm.measure.archive import pack
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.stats import Comparison, Verdict
-from tunefarm.results import evidence
 from tunefarm.results.artifact_file import LIBRARY, MANIFEST, SCHEMA, WEIGHTS
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
@@ -62,6 +61,8 @@ def package(
     """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's; without
     `parity`, nothing has run it, not even a GPU of paper; `protocol` is what its numbers were
     measured by. Times of an emulated device are none: the verdict is UNMEASURED."""
+    from tunefarm.results import evidence  # pandas takes a third of a second, before a job begins
+
     if target.device.is_emulated:
         comparison = None  # what it computes has been seen, and not how fast it is
     parts: dict[str, bytes | Path] = {
