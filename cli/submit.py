@@ -354,14 +354,14 @@ def _packaged(home: Home, job: Job) -> dict[str, Any]:
 
 def _report(home: Home, job: Job) -> None:
     """Of a job that is over, as far as it came. Nothing depends on it."""
-    from tunefarm.results import report
     from tunefarm.results.journal import Journal
+    from tunefarm.results.reported import reported
 
     try:
         journal = Journal(home)
         done = journal.status(job.id) == "succeeded"
         if done or any(journal.tasks(job.id, t.name) for t in journal.targets(job.id)):
-            report.write(journal, job, home.job_dir(job.id) / "report.html")
+            reported(journal, job)
         journal.close()
     except Exception as error:
         click.echo(f"the report could not be written: {type(error).__name__}: {error}", err=True)

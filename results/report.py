@@ -17,6 +17,7 @@ from tunefarm.home import write_atomically
 from tunefarm.results import evidence, plots
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
+from tunefarm.results.reported import as_of
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#212529}
@@ -46,11 +47,12 @@ def model_samples_ms(journal: Journal, job: str, target: str) -> tuple[list[floa
 
 def write(journal: Journal, job: Job, path: Path) -> Path:
     """Render the report of a job to `path`."""
+    written = as_of(journal, job)
     parts = [_head(journal, job)]
     for target in journal.targets(job.id):
         parts.append(_target(journal, job, target))
     page = (
-        "<!doctype html><html lang=en><meta charset=utf-8>"
+        f"<!doctype html><html lang=en><meta charset=utf-8>{written}"
         f"<title>{html.escape(job.name)} - tunefarm</title>"
         f"<style>{_STYLE}</style><body>{''.join(parts)}</body></html>"
     )

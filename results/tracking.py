@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tunefarm.results import evidence, plots, report
 from tunefarm.results.alias import alias_of, registered_name, takes_over
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
+from tunefarm.results.reported import reported
 
 EXPERIMENT = "tunefarm"
 _BATCH = 900  # MLflow takes 1000 metrics a call
@@ -282,9 +282,7 @@ class _Sync:
         self.client.set_registered_model_alias(name, alias, version.version)
 
     def _report(self, parent: str) -> None:
-        with tempfile.TemporaryDirectory() as directory:
-            path = report.write(self.journal, self.job, Path(directory) / "report.html")
-            self.client.log_artifact(parent, str(path))
+        self.client.log_artifact(parent, str(reported(self.journal, self.job)))
         frames = {
             t.name: evidence.best_so_far(self.journal, self.job.id, t.name)
             for t in self.journal.targets(self.job.id)

@@ -32,6 +32,18 @@ from tunefarm.search.candidate import Candidate
 Facts = dict[str, list[dict[str, Any]]]
 
 
+SUMMARY = {
+    "verdict": "FASTER",
+    "speedup": 2.0,
+    "speedup_ci95": [1.9, 2.1],
+    "candidates": 2,
+    "tuned_ms": 1.0,
+    "baseline_ms": 2.0,
+    "wall_s": 60.0,
+    "parity": {"max_rel_err": 1e-6, "passed": True},
+}
+
+
 def write_journal(home: Home, device: Device, rows: int = 40) -> Facts:
     """A journal with something in every table, long documents among it; what it says."""
     journal = Journal(home, clock=lambda: 1.7e9)
@@ -53,7 +65,7 @@ def write_journal(home: Home, device: Device, rows: int = 40) -> Facts:
     journal.add_verdict(
         job.id, "llvm", "model", None, Comparison(2.0, 1.0, 2.0, 1.9, 2.1, Verdict.FASTER)
     )
-    journal.add_artifact(job.id, "llvm", "net", "d", Path("net.tfa"), {"verdict": "FASTER"})
+    journal.add_artifact(job.id, "llvm", "net", "d", Path("net.tfa"), SUMMARY)
     journal.add_tracked(job.id, "sqlite://", "run", "1")
     found = dict(journal.all_facts())
     journal.close()

@@ -1,0 +1,34 @@
+"""A job's report is written once for all who want it, and again when the job went on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.results.test_salvage import write_journal
+from tunefarm.devices.device import Device
+from tunefarm.home import Home
+from tunefarm.results.journal import Journal
+from tunefarm.results.reported import reported
+
+
+def test_it_is_written_once_and_again_when_the_job_went_on(home: Home, device: Device) -> None:
+    write_journal(home, device)
+    journal = Journal(home)
+    (job,) = journal.jobs()
+    path = reported(journal, job)
+    assert path == home.job_dir(job.id) / "report.html"
+    first = path.stat()
+    assert job.id in path.read_text()
+    assert reported(journal, job).stat() == first
+    journal.add_event(job.id, "running")
+    assert reported(journal, job).stat().st_ino != first.st_ino, "another file is in its place"
+    path.write_bytes(b"\xff half of one")
+    assert job.id in reported(journal, job).read_text()
+    journal.close()
+
+
+def test_finding_one_draws_nothing() -> None:
+    code = "import sys, tunefarm.results.reported; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
