@@ -117,6 +117,14 @@ def candidate_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=CANDIDATE_COLUMNS)
 
 
+def model_samples_ms(journal: Journal, job: str, target: str) -> tuple[list[float], list[float]]:
+    """Every whole-model sample in milliseconds: untuned, tuned."""
+    sides: dict[str, list[float]] = {"base": [], "tuned": []}
+    for m in journal.measurements(job, target, ("model",)):
+        sides[m.candidate] += [s * 1e3 for s in m.samples]
+    return sides["base"], sides["tuned"]
+
+
 def best_so_far(journal: Journal, job: str, target: str) -> pd.DataFrame:
     """After each screened candidate: seconds since the first, and the sum over kernels of
     weight times best latency (ms), untuned schedules and what was known before included."""

@@ -37,14 +37,6 @@ code{background:#f1f3f5;padding:.1rem .3rem;border-radius:4px;font-size:.85em}
 """
 
 
-def model_samples_ms(journal: Journal, job: str, target: str) -> tuple[list[float], list[float]]:
-    """Every whole-model sample in milliseconds: untuned, tuned."""
-    sides: dict[str, list[float]] = {"base": [], "tuned": []}
-    for m in journal.measurements(job, target, ("model",)):
-        sides[m.candidate] += [s * 1e3 for s in m.samples]
-    return sides["base"], sides["tuned"]
-
-
 def write(journal: Journal, job: Job, path: Path) -> Path:
     """Render the report of a job to `path`."""
     written = as_of(journal, job)
@@ -73,7 +65,7 @@ def _target(journal: Journal, job: Job, target: JobTarget) -> str:
     artifact = next((a for a in journal.artifacts(job.id) if a["target"] == target.name), None)
     kernels = evidence.kernel_table(journal, job.id, target.name)
     curve = evidence.best_so_far(journal, job.id, target.name)
-    base, tuned = model_samples_ms(journal, job.id, target.name)
+    base, tuned = evidence.model_samples_ms(journal, job.id, target.name)
     untuned = {target.name: float(pd.Series(base).median())} if base else {}
     body = [
         f"<h2>{html.escape(target.name)}</h2><p class=sub>{html.escape(target.resolved.text)} "

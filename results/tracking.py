@@ -16,7 +16,7 @@ from tunefarm import __version__
 from tunefarm.errors import TunefarmError
 from tunefarm.home import Home
 from tunefarm.measure.stats import Verdict
-from tunefarm.results import evidence, plots, report
+from tunefarm.results import evidence
 from tunefarm.results.alias import alias_of, registered_name, takes_over
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
@@ -180,6 +180,8 @@ class _Sync:
             self.note(f"{key}:{len(curve)}")
 
     def _result(self, parent: str, child: str, target: JobTarget) -> None:
+        from tunefarm.results import plots  # its import is no part of the wait before a job's start
+
         journal, job = self.journal, self.job.id
         kernels = evidence.kernel_table(journal, job, target.name)
         tables = {
@@ -201,7 +203,7 @@ class _Sync:
             "best_latency.png": plots.best_over_trials({target.name: curve}, untuned),
             "kernel_speedups.png": plots.kernel_speedups(kernels, target.name),
             "model_samples.png": plots.model_samples(
-                *report.model_samples_ms(journal, job, target.name), target.name
+                *evidence.model_samples_ms(journal, job, target.name), target.name
             ),
         }
         for name, figure in figures.items():
@@ -282,6 +284,8 @@ class _Sync:
         self.client.set_registered_model_alias(name, alias, version.version)
 
     def _report(self, parent: str) -> None:
+        from tunefarm.results import plots
+
         self.client.log_artifact(parent, str(reported(self.journal, self.job)))
         frames = {
             t.name: evidence.best_so_far(self.journal, self.job.id, t.name)
