@@ -36,7 +36,7 @@ def run_build(request: BuildRequest) -> Library:
         kernel = tvm.IRModule({replay.KERNEL: function.with_attr("global_symbol", replay.KERNEL)})
         return _cuda_library(kernel, request)
     kernel, prepack, packed = replay.kernel_module(function)
-    link(tvm.tirx.build(kernel, target=target), request.library)
+    link(tvm.tirx.build(kernel, target, pipeline=pipeline(request.target)), request.library)
     if prepack is None:
         return Library(request.library, packed)
     return Library(request.library, packed, _prepack(prepack, target, request.library.parent))

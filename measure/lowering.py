@@ -11,17 +11,20 @@ from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipelin
 from tvm_ffi import structural_walk
 
 from tunefarm.devices.target import Target
+from tunefarm.measure.cpu_passes import kept_local
 from tunefarm.measure.gpu_passes import bound_loads, copied_apart
 
 os.environ["TVM_COMPILE_FORCE_FALLBACK"] = "1"
 """TVM's way without a CUDA runtime, on a machine that has a GPU as well: both make the same bytes,
 and `cubin` puts the machine code in."""
-_OURS = "tunefarm-gpu"
+_FOR_GPUS, _FOR_PROCESSORS = "tunefarm-gpu", "tunefarm-cpu"
 _COPIES = {"tirx.use_async_copy": True}
 
 
 def pipeline(target: Target) -> str:
-    """The name of TVM's pipeline for `target`, for `tvm.tirx.build` and `relax.build`.
+    """The name of a pipeline of TVM's for `target`, for `tvm.tirx.build` and `relax.build`.
+
+    On a processor, what a kernel holds in registers is left to LLVM (`cpu_passes`).
 
     On a GPU, copies to shared memory that a kernel marks for it go past the registers
     (``cp.async``, from sm_80 on). And kernels that ask for their shared memory at launch keep their
@@ -29,10 +32,22 @@ def pipeline(target: Target) -> str:
     operand's 16 bits, and TVM refuses to store them there. A later pass uses that memory again by
     its bytes, which it does not for other kernels.
     """
-    if target.kind != "cuda":
-        return "default"
-    register_tir_pipeline(_OURS, _for_gpus)
-    return _OURS
+    name, made = _FOR_PROCESSORS, _for_processors
+    if target.kind == "cuda":
+        name, made = _FOR_GPUS, _for_gpus
+    register_tir_pipeline(name, made)
+    return name
+
+
+def _for_processors() -> tuple[Any, Any, Any]:
+    lower, for_host, for_device = get_tir_pipeline("default")
+
+    @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
+    def keep_local(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        kept = {variable: kept_local(one) for variable, one in module.functions_items()}
+        return tvm.IRModule(kept, attrs=module.attrs)
+
+    return lower, lambda: tvm.ir.transform.Sequential([keep_local, for_host()]), for_device
 
 
 def _for_gpus() -> tuple[Any, Any, Any]:

@@ -1,0 +1,78 @@
+"""What a kernel for a processor holds in registers is in registers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import models
+from tests.bench import imported
+from tunefarm.devices.target import parse_target
+
+pytestmark = pytest.mark.tvm
+TARGET = parse_target("llvm:mcpu=skylake-avx512:mtriple=x86_64-linux-gnu:num-cores=2")
+ASKED = "TVMBackendAllocWorkspace"
+
+
+def code(module: Any, how: str) -> str:
+    import tvm
+
+    from tunefarm.search import replay
+
+    built = tvm.tirx.build(module, target=replay.tvm_target(TARGET), pipeline=how)
+    return str(built.inspect_source("ll"))
+
+
+def test_sums_of_a_tile_are_in_registers(tmp_path: Path) -> None:
+    """By TVM's own lowering they are in memory that the runtime is asked for."""
+    from tunefarm.measure.lowering import pipeline
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.register_tile import register_tile_space
+
+    model = models.single_matmul(tmp_path / "m.onnx", 96)
+    program = imported(tmp_path, model, TARGET)
+    (task,) = program.tasks
+    workload = replay.load_workload(program.workload(task.id))
+    space = register_tile_space(workload, TARGET)
+    assert space is not None
+    best = min(space.modelled(), key=lambda one: one.seconds)
+    proposal = space.realise(best.point, 0)
+    assert proposal is not None
+    kernel, _, _ = replay.kernel_module(replay.scheduled_function(workload, TARGET, proposal.trace))
+    plain, ours = code(kernel, "default"), code(kernel, pipeline(TARGET))
+    assert ASKED in plain
+    assert ASKED not in ours
+    assert not [line for line in ours.splitlines() if "alloca" in line and "float" in line]
+    assert "phi <16 x float>" in ours, "they go from step to step"
+
+
+@pytest.mark.parametrize(
+    ("elements", "scope", "kept"),
+    [(1024, "local", True), (1025, "local", False), (1024, "global", False)],
+)
+def test_what_is_large_or_somebody_elses_stays_where_it_was(
+    elements: int, scope: str, kept: bool
+) -> None:
+    from tvm.script import from_source
+
+    from tunefarm.measure.lowering import pipeline
+
+    module = from_source(
+        f"""
+@T.prim_func(s_tir=True)
+def main(a: T.Buffer(({elements},), "float32"), b: T.Buffer(({elements},), "float32")) -> None:
+    T.func_attr({{"global_symbol": "main"}})
+    held = T.sblock_alloc_buffer(({elements},), scope="{scope}")
+    for i in T.serial({elements}):
+        with T.sblock("in"):
+            v = T.axis.spatial({elements}, i)
+            held[v] = a[v] * T.float32(2)
+    for i in T.serial({elements}):
+        with T.sblock("out"):
+            v = T.axis.spatial({elements}, i)
+            b[v] = held[{elements - 1} - v]
+"""
+    )
+    assert (ASKED not in code(module, pipeline(TARGET))) == kept
