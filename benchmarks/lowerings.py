@@ -5,7 +5,7 @@
 
 Of each of the network's heaviest kernels with a hardware model, its first points, each built twice
 and raced in turns in fresh processes, as a job's candidates are. Printed: times faster, least,
-median and most of the processes' medians.
+median and most of the processes' medians. Who is wrong or faults is named, and has no row.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ def entrants(
     workload = replay.load_workload(path)
     space = design_space(workload, device.target)
     made: list[tuple[str, Library]] = []
-    for number, one in enumerate(sorted(space.modelled(), key=lambda one: one.seconds)[:points]):
-        proposal = space.realise(one.point, number)
-        if proposal is None:
-            continue
+    known = sorted(space.modelled(), key=lambda one: one.seconds)
+    proposals = (space.realise(one.point, number) for number, one in enumerate(known[:points]))
+    for number, proposal in enumerate(one for one in proposals if one is not None):
         library = directory / f"{task.id}-{number}.so"
         ours = run_build(BuildRequest(path, device.target, proposal.trace, library))
         function = replay.scheduled_function(workload, device.target, proposal.trace)
@@ -92,13 +91,20 @@ def main() -> None:
             untuned = directory / f"{task.id}.so"
             request = BuildRequest(program.workload(task.id), device.target, UNTUNED, untuned)
             runner.screen(ScreenRequest(run_build(request), facts, Protocol(), None, True))
+            checks = {name: ScreenRequest(one, facts, Protocol(), None) for name, one in entries}
+            wrong = {n: runner.screen(one).failure for n, one in checks.items()}
+            for name in (name for name, failure in wrong.items() if failure is not None):
+                log(f"{task.name} {name}: {wrong[name]}")
             samples: dict[str, list[float]] = {}
             for process in range(a.processes):
                 asked = RaceRequest(((facts, entries),), Protocol(), ROUNDS, process)
                 for name, found in runner.race(asked).samples[task.id].items():
                     samples.setdefault(name, []).append(statistics.median(found))
             for number in range(len(entries) // 2):
-                ours, plain = (samples[f"{side} {number}"] for side in (OURS, PLAIN))
+                pair = (f"{OURS} {number}", f"{PLAIN} {number}")
+                if any(wrong[one] or len(samples.get(one, ())) < a.processes for one in pair):
+                    continue
+                ours, plain = (samples[one] for one in pair)
                 faster = sorted(p / o for p, o in zip(plain, ours, strict=True))
                 row = {
                     "kernel": task.name,
@@ -120,7 +126,8 @@ def main() -> None:
             f"| {row['kernel'][:24]} | {data}, {weights} | {row['ours_us']:.1f} "
             f"| {row['faster']:.2f} ({row['least']:.2f} to {row['most']:.2f}) |"
         )
-    print(f"median {statistics.median(row['faster'] for row in rows):.3f}")
+    if rows:
+        print(f"median {statistics.median(row['faster'] for row in rows):.3f}")
     if a.json:
         a.json.write_text(json.dumps({"device": device.to_dict(), "rows": rows}, indent=1) + "\n")
 

@@ -235,15 +235,18 @@ def _precision(types: frozenset[str], target: Target) -> str:
 
 
 def _load_compiler() -> None:
-    """
+    """TVM does without its compiler where that cannot be loaded, as where there is no memory for
+    it, and says nothing.
+
     Raises:
-        MemoryError: there is no room for TVM's compiler, without which it can be imported all the
-            same, and lacks this and that.
+        OSError: it cannot; in the system's words.
     """
     import tvm.base
+    from tvm_ffi.libinfo import load_lib_ctypes
 
     if "tvm_compiler" not in tvm.base._LOADED_LIBS:
-        raise MemoryError("TVM's compiler cannot be loaded")
+        paths = tvm.libinfo.package_lib_paths()
+        load_lib_ctypes("tvm", "tvm_compiler", "RTLD_LOCAL", extra_lib_paths=paths)
 
 
 def _check_operators(model: onnx.ModelProto) -> None:

@@ -32,6 +32,7 @@ class TuningTask:
         bytes: bytes read and written by one call, each argument once.
         args: inputs, then outputs.
         constants: positions among them of weights, whose layout is free.
+        rounds: whether numbers are rounded to whole ones inside, as where it quantises.
     """
 
     id: str
@@ -42,6 +43,7 @@ class TuningTask:
     bytes: int
     args: tuple[TensorSpec, ...]
     constants: tuple[int, ...] = ()
+    rounds: bool = False
 
     @property
     def float_flops(self) -> float:

@@ -11,8 +11,10 @@ from typing import Any
 import onnx
 import tvm
 from tvm import relax, topi
+from tvm.ir.expr import Call
 from tvm.relax import transform
 from tvm.relax.frontend.onnx import onnx_frontend
+from tvm_ffi import structural_walk
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import UnsupportedModel, last_line
@@ -149,6 +151,10 @@ def flops_by_name(module: tvm.IRModule) -> dict[str, float]:
     }
 
 
+_TO_WHOLE = ("tirx.nearbyint", "tirx.round")
+"""TensorIR's names of what rounds to whole numbers."""
+
+
 def extract_tasks(
     module: tvm.IRModule, flops: Mapping[str, float], directory: Path
 ) -> tuple[TuningTask, ...]:
@@ -195,10 +201,18 @@ def extract_tasks(
             weight=calls.get(name, 0),
             flops=flops[name],
             bytes=sum(_bytes(spec) for spec in args),
+            rounds=_rounds(function),
             args=args,
             constants=free_arguments(function),
         )
     return tuple(sorted(tasks.values(), key=lambda t: (-t.weight * t.flops, t.id)))
+
+
+def _rounds(function: Any) -> bool:
+    """See `TuningTask.rounds`."""
+    found: set[str] = set()
+    structural_walk(function.body, (Call, lambda call: found.add(getattr(call.op, "name", ""))))
+    return not found.isdisjoint(_TO_WHOLE)
 
 
 def flops_of(workload: tvm.IRModule) -> float:

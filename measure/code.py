@@ -15,7 +15,7 @@ from pathlib import Path
 CODE = "code-"
 """What it begins with in a toolchain's words."""
 _ROOT = Path(__file__).parents[1]
-_COMPILING = ("compile", "cubin", "cuda", "gpu_passes", "lowering")
+_COMPILING = ("compile", "cpu_passes", "cubin", "cuda", "gpu_passes", "lowering")
 _PROPOSING = (
     *("evolutionary", "guided", "learnt", "portfolio", "proposer", "random_search"),
     *("space", "strategy", "tiles", "tpe"),

@@ -23,6 +23,7 @@ class KernelFacts:
         constants: positions of its weights among them.
         between: bytes that its model reads between two of its calls; 0 for a kernel that is timed
             for itself, with everything at hand. See `measure.rotation`.
+        rounds: see `TuningTask`.
     """
 
     task: str
@@ -31,6 +32,7 @@ class KernelFacts:
     reference: Path
     constants: tuple[int, ...] = ()
     between: int = 0
+    rounds: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,8 @@ def _check(result: Array, reference: Array, facts: KernelFacts, seed: int, multi
     else:
         precision = _precision(facts, multiplies)
         allowed = tolerance(precision, reduction_length(facts.flops, output))
+        if facts.rounds:
+            allowed = replace(allowed, share=ROUNDED.share)
     wrong = disagreement(result, reference, allowed)
     if wrong:
         raise WrongResult(f"inputs of seed {seed}: {wrong}")

@@ -20,5 +20,7 @@ def reported(journal: Journal, job: Job) -> Path:
 
 
 def as_of(journal: Journal, job: Job) -> str:
-    """What a page has in it that was written since the job's last event."""
-    return f"<meta name=events content={len(journal.events(job.id))}>"
+    """A page's mark: how much the record had of the job when it was written. A job that goes on has
+    more events then, one of which results were withdrawn fewer measurements."""
+    measured = sum(len(journal.measurements(job.id, t.name)) for t in journal.targets(job.id))
+    return f"<meta name=as-of content='{len(journal.events(job.id))} events, {measured} measured'>"

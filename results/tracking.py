@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -284,9 +285,14 @@ class _Sync:
         self.client.set_registered_model_alias(name, alias, version.version)
 
     def _report(self, parent: str) -> None:
-        from tunefarm.results import plots
+        from tunefarm.results import plots, report
 
-        self.client.log_artifact(parent, str(reported(self.journal, self.job)))
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                path = reported(self.journal, self.job)
+            except OSError:  # a home that cannot be written is no reason for MLflow to have less
+                path = report.write(self.journal, self.job, Path(directory) / "report.html")
+            self.client.log_artifact(parent, str(path))
         frames = {
             t.name: evidence.best_so_far(self.journal, self.job.id, t.name)
             for t in self.journal.targets(self.job.id)

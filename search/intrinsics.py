@@ -4,7 +4,7 @@
 call stack twice for each (88 % of the 12-27 s). `TuneContext` imports that package on every
 construction. So the package is put in place here without its `__init__`, and only the submodules
 that a rule can use are imported: 0.05-0.3 s for x86, 2 s for tensor cores, which are therefore for
-whoever makes a sketch for them.
+whoever makes a sketch for them, or replays one.
 
 `tests/search/test_intrinsics.py` fails when an upgrade of TVM changes what this rests on.
 """
@@ -43,7 +43,7 @@ def register_intrinsics(rules: str, machine: str = "x86_64") -> tuple[str, ...]:
         tvm.s_tir.tensor_intrin = package
     families = _SUBMODULES.get(rules, {})
     names = families.get(machine, families.get("", ()))
-    with _without_stack():
+    with without_stack():
         for name in names:
             importlib.import_module(f"{_PACKAGE}.{name}")
         if "cuda" in names:
@@ -52,9 +52,10 @@ def register_intrinsics(rules: str, machine: str = "x86_64") -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _without_stack() -> Iterator[None]:
+def without_stack() -> Iterator[None]:
     """Spare the parser its looks at the call stack: they tell whether a function is in a class,
-    which no intrinsic is. CUDA's ones are a hundred: 2 s instead of 9."""
+    which no intrinsic is. CUDA's ones are a hundred: 2 s instead of 9, also where a rule of TVM's
+    imports them."""
     from tvm.tirx.script.parser import entry
 
     kept = entry.inspect

@@ -23,7 +23,7 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.frontend.tir import argument_specs, stage_name
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.fours import FAMILY, register_fours
-from tunefarm.search.intrinsics import register_intrinsics
+from tunefarm.search.intrinsics import register_intrinsics, without_stack
 from tunefarm.search.prefetch import KEY as PREFETCH
 from tunefarm.search.prefetch import prefetching
 from tunefarm.search.streaming import KEY as STREAM
@@ -262,7 +262,7 @@ def by_default(module: Any, target: Target) -> Any:
         # What its rule makes of an integer product does not compile.
         integer = any(spec.dtype.startswith("int8") for spec in argument_specs(function))
         kinds = others if integer else (rules.Matmul, *others)
-        with tvm_target(target):
+        with tvm_target(target), without_stack():
             made = _by_rules(function, kinds)
         scheduled.update_func(scheduled.get_global_var(name.name_hint), made)
     return scheduled

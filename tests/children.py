@@ -33,6 +33,8 @@ def answer(request: str) -> object:
             import tvm_ffi
 
             tvm_ffi.load_module("nowhere.so")
+        case "threads":
+            return os.environ.get("OPENBLAS_NUM_THREADS")
         case "limits":
             return resource.getrlimit(resource.RLIMIT_NOFILE)
         case "refuse":

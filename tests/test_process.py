@@ -7,6 +7,7 @@ import resource
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,19 @@ def test_an_error_of_tvm_says_where_and_reads_no_debug_information_for_it(child:
     assert 'library_module_dynamic_lib.cc", line' in caught.value.detail
     assert "<unknown>" not in caught.value.detail
     assert child.call("limits", 10) == resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def test_threads_of_libraries_are_one_unless_somebody_says(monkeypatch) -> None:
+    def threads(**options: Any) -> str | None:
+        with Child(HANDLER, **options) as one:
+            return one.call("threads", 10)
+
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    assert threads() == "1"
+    assert threads(torch=True) is None
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    assert threads() == "3"
+    assert threads(env={"OPENBLAS_NUM_THREADS": "2"}) == "2"
 
 
 def test_our_own_errors_come_back_as_themselves(child: Child) -> None:

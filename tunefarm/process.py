@@ -29,8 +29,8 @@ from tunefarm.errors import TunefarmError
 
 _PR_SET_PDEATHSIG = 1
 _ONE_EACH = {"OPENBLAS_NUM_THREADS": "1"}
-"""For whom `Child.env` says nothing else: NumPy's threads wait for work with a core in hand, the
-first tenth of a second."""
+"""Where neither `Child.env` nor the environment says otherwise: NumPy's threads wait for work with
+a core in hand, the first tenth of a second."""
 
 
 class ChildError(Exception):
@@ -86,7 +86,8 @@ class Child:
         env: variables set before the interpreter starts.
         memory_bytes: growth of the address space allowed to the child after its warm-up.
         torch: whether it is to find PyTorch, where that is installed. TVM's runtime would import
-            it: seconds in every child, and on a GPU a second CUDA runtime in the process.
+            it: seconds in every child, and on a GPU a second CUDA runtime in the process. Such a
+            child is as slow to start as it is, and has its libraries' threads.
     """
 
     handler: str
@@ -254,8 +255,10 @@ def _spare_debug_information() -> None:
         free = file.fileno()
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
     try:
+        # Without a dot, it is refused for want of a format: the system is not asked for a library,
+        # whose list of them it could not open now, and might take for empty from then on.
         tvm_ffi.load_module("no such library")
-    except RuntimeError:
+    except Exception:  # it saves time, and no more
         pass
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

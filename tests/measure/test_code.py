@@ -35,6 +35,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("search/replay.py", {"llvm", "cuda"}),
         ("search/winograd.py", {"llvm", "cuda"}),
         ("measure/lowering.py", {"llvm", "cuda"}),
+        ("measure/cpu_passes.py", {"llvm", "cuda"}),
         ("search/guided.py", set()),
         ("search/proposer.py", set()),
         ("measure/model.py", set()),
@@ -84,6 +85,14 @@ def test_nothing_that_writes_kernels_asks_what_only_proposes() -> None:
         tree = ast.parse(file.read_text())
         asked = {one.module for one in ast.walk(tree) if isinstance(one, ast.ImportFrom)}
         assert not asked & proposing, file
+
+
+def test_whatever_lowers_kernels_counts() -> None:
+    tree = ast.parse((ROOT / "measure" / "lowering.py").read_text())
+    asked = {one.module or "" for one in ast.walk(tree) if isinstance(one, ast.ImportFrom)}
+    room = "tunefarm.measure."
+    of_measure = {name.removeprefix(room) for name in asked if name.startswith(room)}
+    assert {"cpu_passes", "gpu_passes"} <= of_measure <= {*code._COMPILING}
 
 
 def test_a_job_is_not_resumed_by_code_that_makes_other_kernels(home: Home, device: Device) -> None:

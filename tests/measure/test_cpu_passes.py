@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import models
 from tests.bench import imported
-from tunefarm.devices.target import parse_target
+from tunefarm.devices.target import Target, parse_target
 
 pytestmark = pytest.mark.tvm
 TARGET = parse_target("llvm:mcpu=skylake-avx512:mtriple=x86_64-linux-gnu:num-cores=2")
@@ -25,22 +26,29 @@ def code(module: Any, how: str) -> str:
     return str(built.inspect_source("ll"))
 
 
-def test_sums_of_a_tile_are_in_registers(tmp_path: Path) -> None:
-    """By TVM's own lowering they are in memory that the runtime is asked for."""
-    from tunefarm.measure.lowering import pipeline
+def tile(directory: Path, target: Target) -> Any:
+    """A product's kernel by the tile that the hardware model likes best."""
     from tunefarm.search import replay
     from tunefarm.search.spaces.register_tile import register_tile_space
 
-    model = models.single_matmul(tmp_path / "m.onnx", 96)
-    program = imported(tmp_path, model, TARGET)
+    model = models.single_matmul(directory / "m.onnx", 96)
+    program = imported(directory, model, target)
     (task,) = program.tasks
     workload = replay.load_workload(program.workload(task.id))
-    space = register_tile_space(workload, TARGET)
+    space = register_tile_space(workload, target)
     assert space is not None
     best = min(space.modelled(), key=lambda one: one.seconds)
     proposal = space.realise(best.point, 0)
     assert proposal is not None
-    kernel, _, _ = replay.kernel_module(replay.scheduled_function(workload, TARGET, proposal.trace))
+    kernel, _, _ = replay.kernel_module(replay.scheduled_function(workload, target, proposal.trace))
+    return kernel
+
+
+def test_sums_of_a_tile_are_in_registers(tmp_path: Path) -> None:
+    """By TVM's own lowering they are in memory that the runtime is asked for."""
+    from tunefarm.measure.lowering import pipeline
+
+    kernel = tile(tmp_path, TARGET)
     plain, ours = code(kernel, "default"), code(kernel, pipeline(TARGET))
     assert ASKED in plain
     assert ASKED not in ours
@@ -48,9 +56,33 @@ def test_sums_of_a_tile_are_in_registers(tmp_path: Path) -> None:
     assert "phi <16 x float>" in ours, "they go from step to step"
 
 
+def test_the_same_is_computed(target: Target, tmp_path: Path) -> None:
+    import tvm
+
+    from tunefarm.frontend.tir import argument_specs
+    from tunefarm.measure.compile import link
+    from tunefarm.measure.lowering import pipeline
+    from tunefarm.search import replay
+
+    kernel = tile(tmp_path, target)
+    rng = np.random.default_rng(0)
+    *given, result = argument_specs(kernel[replay.KERNEL])
+    inputs = [rng.standard_normal(one.shape).astype("f4") for one in given]
+    made = []
+    for how in ("default", pipeline(target)):
+        link(
+            tvm.tirx.build(kernel, replay.tvm_target(target), pipeline=how), tmp_path / f"{how}.so"
+        )
+        arguments = [tvm.runtime.tensor(one) for one in (*inputs, np.zeros(result.shape, "f4"))]
+        tvm.runtime.load_module(str(tmp_path / f"{how}.so"))[replay.KERNEL](*arguments)
+        made.append(arguments[-1].numpy())
+    assert np.abs(made[0]).min() > 0
+    np.testing.assert_array_equal(*made)
+
+
 @pytest.mark.parametrize(
     ("elements", "scope", "kept"),
-    [(1024, "local", True), (1025, "local", False), (1024, "global", False)],
+    [(16, "local", True), (1024, "local", True), (1025, "local", False), (1024, "global", False)],
 )
 def test_what_is_large_or_somebody_elses_stays_where_it_was(
     elements: int, scope: str, kept: bool

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -51,6 +53,32 @@ def test_what_is_not_finite_in_the_reference_must_not_be_finite_in_the_result() 
     assert disagreement(reference.copy(), reference, allowed) == ""
     assert disagreement(np.array([1.0, 2.0, 3.0], np.float32), reference, allowed)
     assert disagreement(np.array([1.0, np.inf, np.nan], np.float32), reference, allowed)
+
+
+def test_what_was_rounded_inside_may_be_a_step_apart_here_and_there() -> None:
+    """Numbers of 8 bits times a scale: where a sum in another order comes to lie on the other side
+    of a half, the result is off by all of it. Nothing else may be."""
+    rng = np.random.default_rng(0)
+    scale = np.float32(0.0371)
+    whole = rng.integers(-20, 20, (64, 64)).astype(np.float32)
+    exact = tolerance("float32", 64)
+    rounded = replace(exact, share=ROUNDED.share)
+    for count, steps, few in ((1, 1, True), (40, 1, True), (41, 1, False), (1, 2, False)):
+        off = whole.copy()
+        off.flat[:count] += steps
+        assert disagreement(off * scale, whole * scale, exact)
+        assert (disagreement(off * scale, whole * scale, rounded) == "") == few, (count, steps)
+    between = whole * scale
+    between.flat[0] += scale / 2
+    assert disagreement(between, whole * scale, rounded) == "", "no more than a step"
+    smooth = rng.uniform(-1, 1, (64, 64)).astype(np.float32)
+    off = smooth.copy()
+    off.flat[0] += scale
+    assert disagreement(off, smooth, rounded), "these are no multiples of anything"
+    flat = np.ones((64, 64), np.float32)
+    off = flat.copy()
+    off.flat[0] += scale
+    assert disagreement(off, flat, rounded), "of one value no step is known"
 
 
 def test_integers_are_exact_and_shapes_count() -> None:

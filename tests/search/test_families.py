@@ -217,6 +217,7 @@ def test_the_next_row_is_asked_for_where_a_point_says_so(
     from tvm.sym import Analyzer
     from tvm_ffi import structural_map, structural_walk
 
+    from tunefarm.measure.lowering import pipeline
     from tunefarm.search import replay
     from tunefarm.search.spaces.rowwise import rowwise_space
 
@@ -231,7 +232,7 @@ def test_the_next_row_is_asked_for_where_a_point_says_so(
         assert proposal is not None
         function = replay.scheduled_function(workload, target, proposal.trace)
         kernel, _, _ = replay.kernel_module(function)
-        built = tvm.tirx.build(kernel, target=replay.tvm_target(target))
+        built = tvm.tirx.build(kernel, replay.tvm_target(target), pipeline=pipeline(target))
         assert ("llvm.prefetch" in built.inspect_source("ll")) == ahead
         requests: list[tvm.tirx.Evaluate] = []
         structural_walk(function.body, (tvm.tirx.Evaluate, requests.append))
@@ -256,6 +257,7 @@ def test_large_results_pass_the_caches_by(
     result is large from a size on."""
     import tvm
 
+    from tunefarm.measure.lowering import pipeline
     from tunefarm.search import replay, streaming
     from tunefarm.search.spaces.elementwise import elementwise_space
     from tunefarm.search.spaces.rowwise import rowwise_space
@@ -288,7 +290,7 @@ def test_large_results_pass_the_caches_by(
             function = replay.scheduled_function(workload, target, proposal.trace)
             assert streaming.streams(function) == space.ways[number].lanes
             kernel, _, _ = replay.kernel_module(function)
-            built = tvm.tirx.build(kernel, target=replay.tvm_target(target))
+            built = tvm.tirx.build(kernel, replay.tvm_target(target), pipeline=pipeline(target))
             assert "!nontemporal" in built.inspect_source("ll")
             bench.check(proposal, f"streamed{number}")
         seen.append(task.name)

@@ -100,6 +100,7 @@ def test_the_instruction_is_there(
     """In vectors as wide as the processor has them."""
     import tvm
 
+    from tunefarm.measure.lowering import pipeline
     from tunefarm.search import replay
     from tunefarm.search.spaces.fours_tile import fours_tile_space
 
@@ -111,9 +112,14 @@ def test_the_instruction_is_there(
     proposal = space.realise(best.point, 0)
     assert proposal is not None
     kernel, _, _ = replay.kernel_module(replay.scheduled_function(workload, target, proposal.trace))
-    built = tvm.tirx.build(kernel, target=replay.tvm_target(target))
+    built = tvm.tirx.build(kernel, replay.tvm_target(target), pipeline=pipeline(target))
     text = built.inspect_source("asm")
     assert any("vpdpbusd" in line and register in line for line in text.splitlines())
+
+
+def test_kernels_that_round_inside_say_so(program: Program) -> None:
+    assert {task.rounds for task in program.tasks if "_quantize" in task.name} == {True}
+    assert not any(task.rounds for task in program.tasks if "quantize" not in task.name)
 
 
 def test_processors_without_it_compute_in_floating_point(tmp_path: Path) -> None:

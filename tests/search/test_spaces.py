@@ -238,6 +238,7 @@ def test_other_processors_follow_by_parameters(
     """Cross-compiled to an object: nothing is linked or run."""
     import tvm
 
+    from tunefarm.measure.lowering import pipeline
     from tunefarm.search import replay
     from tunefarm.search.spaces.hardware import hardware
     from tunefarm.search.spaces.register_tile import register_tile_space
@@ -253,7 +254,7 @@ def test_other_processors_follow_by_parameters(
     assert proposal is not None
     function = replay.scheduled_function(workload, cross, proposal.trace)
     kernel, _, _ = replay.kernel_module(function)
-    built = tvm.tirx.build(kernel, target=replay.tvm_target(cross))
+    built = tvm.tirx.build(kernel, replay.tvm_target(cross), pipeline=pipeline(cross))
     built.write_to_file(str(tmp_path / "kernel.o"))
     assert (tmp_path / "kernel.o").stat().st_size > 1000
     assert f"<{lanes} x float>" in built.inspect_source("ll")
