@@ -20,7 +20,6 @@ def reported(journal: Journal, job: Job) -> Path:
 
 
 def as_of(journal: Journal, job: Job) -> str:
-    """A page's mark: how much the record had of the job when it was written. A job that goes on has
-    more events then, one of which results were withdrawn fewer measurements."""
-    measured = sum(len(journal.measurements(job.id, t.name)) for t in journal.targets(job.id))
-    return f"<meta name=as-of content='{len(journal.events(job.id))} events, {measured} measured'>"
+    """A page's mark: what the record had of the job when it was written."""
+    less = ", some withdrawn" if journal.has_withdrawn(job.id) else ""
+    return f"<meta name=as-of content='{len(journal.events(job.id))} events{less}'>"
