@@ -20,9 +20,8 @@ def kept_local(function: Any) -> Any:
     """`function` whose local buffers, such as a tile's sums, lie on the stack, where LLVM makes
     registers of them.
 
-    Those of more than a kilobyte TVM asks its runtime for: memory that others may read, as far as
-    LLVM knows. So it sets to zero what is never read, and stores every sum before it reads it
-    again.
+    TVM asks its runtime for them: memory that others may read, as far as LLVM knows. So it sets to
+    zero what is never read, and stores every sum before it reads it again.
     """
 
     def kept(allocation: Any) -> Any:

@@ -98,13 +98,15 @@ STEPS = 256
 
 
 def _a_step_apart(errors: Array, reference: Array) -> bool:
-    """Whether results are whole numbers of 8 bits times a scale, and these errors one of them."""
-    values = np.unique(reference)
-    if not 1 < len(values) <= STEPS:
+    """Whether results are whole numbers of 8 bits times a scale, and no error is more than one of
+    these steps. At either end there may be less than a step: zeros are drawn as scales are, so that
+    where numbers end is none of the others."""
+    gaps = np.diff(np.unique(reference))
+    if not 0 < len(gaps) <= STEPS:
         return False
-    gaps = np.diff(values)
-    steps = gaps / gaps.min()
-    return bool(np.abs(steps - np.round(steps)).max() < 0.01 and errors.max() < 1.01 * gaps.min())
+    inner = gaps[1:-1] if len(gaps) > 2 else gaps
+    steps = inner / inner.min()
+    return bool(np.abs(steps - np.round(steps)).max() < 0.01 and errors.max() < 1.01 * inner.min())
 
 
 def make_input(spec: TensorSpec, seed: int, positive: bool) -> Array:

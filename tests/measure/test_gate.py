@@ -68,6 +68,11 @@ def test_what_was_rounded_inside_may_be_a_step_apart_here_and_there() -> None:
         off.flat[:count] += steps
         assert disagreement(off * scale, whole * scale, exact)
         assert (disagreement(off * scale, whole * scale, rounded) == "") == few, (count, steps)
+    ended = np.clip(whole + np.float32(0.37), -15, 15) * scale
+    off = ended.copy()
+    off[ended == ended.min()] = ended[ended > ended.min()].min()
+    share = replace(rounded, share=float((off != ended).mean()))
+    assert disagreement(off, ended, share) == "", "an end is less than a step away"
     between = whole * scale
     between.flat[0] += scale / 2
     assert disagreement(between, whole * scale, rounded) == "", "no more than a step"
