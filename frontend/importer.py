@@ -157,7 +157,10 @@ def run_import(request: ImportRequest) -> None:
     for_processor = request.target.kind == "llvm"
     before = (widen_inside,) if types and for_processor else ()
     after = (widen_islands,) if types and not for_processor else ()
-    passes = (*before, *PASSES, sink_unit_axes, fold_padding, quantised.PASSES[request.target.kind])
+    # A reshape that went past what quantises would take it away from its product, which then is
+    # none of whole numbers: ten kernels less are no gain beside that.
+    sunk = () if is_quantised else (sink_unit_axes,)
+    passes = (*before, *PASSES, *sunk, fold_padding, quantised.PASSES[request.target.kind])
     for graph_pass in (*passes, shuffles_after_depthwise, *after):
         started, count = time.perf_counter(), len(graph.nodes)
         graph_pass(graph)
