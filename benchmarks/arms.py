@@ -63,7 +63,7 @@ def _libraries(
             built[arm] = builder.build(request).library or built["untuned"]
         reference = directory / f"{task.id}.npz"
         between = program.between_bytes
-        facts = KernelFacts(task.id, task.args, task.flops, reference, task.constants, between)
+        facts = KernelFacts.of(task, reference, between)
         runner.screen(ScreenRequest(built.pop("untuned"), facts, protocol, None, True))
         kernels.append((facts, tuple(built.items())))
     builder.close()

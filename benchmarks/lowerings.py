@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import tvm
 from compare import log
@@ -64,6 +64,49 @@ def entrants(
     return tuple(made)
 
 
+def compared(
+    program: Program, task: TuningTask, device: Device, runner: Runner, a: Any, directory: Path
+) -> list[dict[str, Any]]:
+    """A row for each point of which both builds are right and none has faulted."""
+    entries = entrants(program, task, device, a.points, directory)
+    if not entries:
+        return []
+    facts = KernelFacts.of(task, directory / f"{task.id}.npz")
+    untuned = directory / f"{task.id}.so"
+    request = BuildRequest(program.workload(task.id), device.target, UNTUNED, untuned)
+    runner.screen(ScreenRequest(run_build(request), facts, Protocol(), None, True))
+    wrong: dict[str, Any] = {}
+    for name, library in entries:
+        wrong[name] = runner.screen(ScreenRequest(library, facts, Protocol(), None)).failure
+        if wrong[name] is not None:
+            log(f"{task.name} {name}: {wrong[name]}")
+    samples: dict[str, list[float]] = {name: [] for name, _ in entries}
+    for process in range(a.processes):
+        asked = RaceRequest(((facts, entries),), Protocol(), ROUNDS, process)
+        for name, found in runner.race(asked).samples[task.id].items():
+            samples[name].append(statistics.median(found))
+    rows: list[dict[str, Any]] = []
+    for number in range(len(entries) // 2):
+        pair = (f"{OURS} {number}", f"{PLAIN} {number}")
+        if any(wrong[one] or len(samples[one]) < a.processes for one in pair):
+            continue
+        ours, plain = (samples[one] for one in pair)
+        faster = sorted(p / o for p, o in zip(plain, ours, strict=True))
+        rows.append(
+            {
+                "kernel": task.name,
+                "arguments": ["x".join(map(str, spec.shape)) for spec in task.args[:2]],
+                "point": number,
+                "ours_us": statistics.median(ours) * 1e6,
+                "faster": statistics.median(faster),
+                "least": faster[0],
+                "most": faster[-1],
+            }
+        )
+        log(f"{task.name} {number}: {rows[-1]['faster']:.2f}")
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("network")
@@ -74,7 +117,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     a = parser.parse_args()
     (device,) = (one for one in probe() if one.target.kind == "llvm")
-    rows = []
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         home = Home(directory / "home").prepare()
@@ -84,46 +127,13 @@ def main() -> None:
         runner = Runner(device.cores, Protocol().memory_bytes, roof_path(home, device))
         tasks = sorted(program.tasks, key=lambda task: -task.flops * task.weight)
         for task in tasks[: a.heaviest]:
-            entries = entrants(program, task, device, a.points, directory)
-            if not entries:
-                continue
-            facts = KernelFacts(task.id, task.args, task.flops, directory / f"{task.id}.npz")
-            untuned = directory / f"{task.id}.so"
-            request = BuildRequest(program.workload(task.id), device.target, UNTUNED, untuned)
-            runner.screen(ScreenRequest(run_build(request), facts, Protocol(), None, True))
-            checks = {name: ScreenRequest(one, facts, Protocol(), None) for name, one in entries}
-            wrong = {n: runner.screen(one).failure for n, one in checks.items()}
-            for name in (name for name, failure in wrong.items() if failure is not None):
-                log(f"{task.name} {name}: {wrong[name]}")
-            samples: dict[str, list[float]] = {}
-            for process in range(a.processes):
-                asked = RaceRequest(((facts, entries),), Protocol(), ROUNDS, process)
-                for name, found in runner.race(asked).samples[task.id].items():
-                    samples.setdefault(name, []).append(statistics.median(found))
-            for number in range(len(entries) // 2):
-                pair = (f"{OURS} {number}", f"{PLAIN} {number}")
-                if any(wrong[one] or len(samples.get(one, ())) < a.processes for one in pair):
-                    continue
-                ours, plain = (samples[one] for one in pair)
-                faster = sorted(p / o for p, o in zip(plain, ours, strict=True))
-                row = {
-                    "kernel": task.name,
-                    "arguments": [list(spec.shape) for spec in task.args[:2]],
-                    "point": number,
-                    "ours_us": statistics.median(ours) * 1e6,
-                    "faster": statistics.median(faster),
-                    "least": faster[0],
-                    "most": faster[-1],
-                }
-                rows.append(row)
-                log(f"{task.name} {row['arguments']} {number}: {row['faster']:.2f}")
+            rows += compared(program, task, device, runner, a, directory)
         runner.close()
     print(f"{a.network} {a.dtype}, {device.sku}, {device.cores} cores")
     print("| kernel | data, weights | us | times faster |\n|---|---|---|---|")
     for row in rows:
-        data, weights = ("x".join(map(str, shape)) for shape in row["arguments"])
         print(
-            f"| {row['kernel'][:24]} | {data}, {weights} | {row['ours_us']:.1f} "
+            f"| {row['kernel'][:24]} | {', '.join(row['arguments'])} | {row['ours_us']:.1f} "
             f"| {row['faster']:.2f} ({row['least']:.2f} to {row['most']:.2f}) |"
         )
     if rows:
@@ -133,4 +143,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

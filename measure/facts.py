@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunefarm.errors import Failure
-from tunefarm.frontend.program import TensorSpec
+from tunefarm.frontend.program import TensorSpec, TuningTask
 from tunefarm.measure.gate import Parity
 
 PART = "__part"
@@ -33,6 +33,10 @@ class KernelFacts:
     constants: tuple[int, ...] = ()
     between: int = 0
     rounds: bool = False
+
+    @classmethod
+    def of(cls, task: TuningTask, reference: Path, between: int = 0) -> KernelFacts:
+        return cls(task.id, task.args, task.flops, reference, task.constants, between, task.rounds)
 
 
 @dataclass(frozen=True)

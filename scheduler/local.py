@@ -250,9 +250,7 @@ class _Run:
         task, _ = self._tuner.tasks[one.task]
         reference = self._tuner.directory / "reference" / f"{one.task}.npz"
         between = self._tuner.between
-        facts = KernelFacts(
-            task.id, task.args, task.flops, reference, task.constants, between, task.rounds
-        )
+        facts = KernelFacts.of(task, reference, between)
         return ScreenRequest(
             self._libraries[candidate], facts, self._tuner.protocol, incumbent_s, one.untuned
         )

@@ -75,4 +75,4 @@ class Requests:
         of = self._races.program.task(task)
         reference = self._directory / "reference" / f"{task}.npz"
         between = self._races.program.between_bytes
-        return KernelFacts(of.id, of.args, of.flops, reference, of.constants, between, of.rounds)
+        return KernelFacts.of(of, reference, between)

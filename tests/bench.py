@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from tunefarm.devices.target import Target
 from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.measure.build import BuildRequest, Library
@@ -11,7 +13,7 @@ from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import ScreenRequest
 from tunefarm.search.candidate import UNTUNED
-from tunefarm.search.space import Proposal
+from tunefarm.search.space import Proposal, Space
 
 PROTOCOL = Protocol(screen_samples=1, screen_s=1e-6, sample_s=1e-6)
 """What is computed counts here, how fast does not."""
@@ -19,6 +21,18 @@ PROTOCOL = Protocol(screen_samples=1, screen_s=1e-6, sample_s=1e-6)
 
 def imported(directory: Path, model: Path, target) -> Program:
     return import_model(ImportRequest(model, directory / "program", target))
+
+
+def likeliest_kernel(workload: Any, space: Space | None, target: Target) -> Any:
+    """The kernel of the point that the hardware model likes best, to be built."""
+    from tunefarm.search import replay
+
+    assert space is not None
+    best = min(space.modelled(), key=lambda one: one.seconds)
+    proposal = space.realise(best.point, 0)
+    assert proposal is not None
+    kernel, _, _ = replay.kernel_module(replay.scheduled_function(workload, target, proposal.trace))
+    return kernel
 
 
 class Bench:

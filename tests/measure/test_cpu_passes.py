@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests import models
-from tests.bench import imported
+from tests.bench import imported, likeliest_kernel
 from tunefarm.devices.target import Target, parse_target
 
 pytestmark = pytest.mark.tvm
@@ -35,13 +35,7 @@ def tile(directory: Path, target: Target) -> Any:
     program = imported(directory, model, target)
     (task,) = program.tasks
     workload = replay.load_workload(program.workload(task.id))
-    space = register_tile_space(workload, target)
-    assert space is not None
-    best = min(space.modelled(), key=lambda one: one.seconds)
-    proposal = space.realise(best.point, 0)
-    assert proposal is not None
-    kernel, _, _ = replay.kernel_module(replay.scheduled_function(workload, target, proposal.trace))
-    return kernel
+    return likeliest_kernel(workload, register_tile_space(workload, target), target)
 
 
 def test_sums_of_a_tile_are_in_registers(tmp_path: Path) -> None:

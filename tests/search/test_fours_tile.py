@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench import Bench, imported
+from tests.bench import Bench, imported, likeliest_kernel
 from tests.quantised_models import network
 from tunefarm.devices.cpu import cpu_features
 from tunefarm.devices.target import Target, parse_target
@@ -106,12 +106,7 @@ def test_the_instruction_is_there(
 
     task = next(one for one in _tasks(program) if one.args[-1].shape[-1] == 64)
     workload = replay.load_workload(program.workload(task.id))
-    space = fours_tile_space(workload, target)
-    assert space is not None
-    best = min(space.modelled(), key=lambda one: one.seconds)
-    proposal = space.realise(best.point, 0)
-    assert proposal is not None
-    kernel, _, _ = replay.kernel_module(replay.scheduled_function(workload, target, proposal.trace))
+    kernel = likeliest_kernel(workload, fours_tile_space(workload, target), target)
     built = tvm.tirx.build(kernel, replay.tvm_target(target), pipeline=pipeline(target))
     text = built.inspect_source("asm")
     assert any("vpdpbusd" in line and register in line for line in text.splitlines())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import models
-from tests.bench import Bench, imported
+from tests.bench import Bench, imported, likeliest_kernel
 from tunefarm.devices.target import parse_target
 from tunefarm.frontend.program import Program
 from tunefarm.measure.build import Builder, BuildRequest
@@ -247,13 +247,7 @@ def test_other_processors_follow_by_parameters(
     assert hardware(cross).lanes == lanes
     task = next(t for t in kernels.tasks if t.args[-1].shape == (1, 7, 7, 24))
     workload = replay.load_workload(kernels.workload(task.id))
-    space = register_tile_space(workload, cross)
-    assert space is not None
-    best = min(space.modelled(), key=lambda one: one.seconds)
-    proposal = space.realise(best.point, 0)
-    assert proposal is not None
-    function = replay.scheduled_function(workload, cross, proposal.trace)
-    kernel, _, _ = replay.kernel_module(function)
+    kernel = likeliest_kernel(workload, register_tile_space(workload, cross), cross)
     built = tvm.tirx.build(kernel, replay.tvm_target(cross), pipeline=pipeline(cross))
     built.write_to_file(str(tmp_path / "kernel.o"))
     assert (tmp_path / "kernel.o").stat().st_size > 1000
