@@ -93,18 +93,19 @@ def disagreement(result: Array, reference: Array, allowed: Tolerance) -> str:
     return f"{wrong} of {got.size} elements differ, by {worst:.2e} of the result's scale"
 
 
-STEPS = 256
-"""Whole numbers of 8 bits that there are."""
+LEVELS, EACH = (8, 257), 8
+"""How many values a result has that is of whole numbers of 8 bits, an end among them, and of each
+so many elements on average: of fewer, any numbers would be multiples of something."""
 
 
 def _a_step_apart(errors: Array, reference: Array) -> bool:
     """Whether results are whole numbers of 8 bits times a scale, and no error is more than one of
     these steps. At either end there may be less than a step: zeros are drawn as scales are, so that
     where numbers end is none of the others."""
-    gaps = np.diff(np.unique(reference))
-    if not 0 < len(gaps) <= STEPS:
+    values = np.unique(reference)
+    if not LEVELS[0] <= len(values) <= min(LEVELS[1], reference.size // EACH):
         return False
-    inner = gaps[1:-1] if len(gaps) > 2 else gaps
+    inner = np.diff(values)[1:-1]
     steps = inner / inner.min()
     return bool(np.abs(steps - np.round(steps)).max() < 0.01 and errors.max() < 1.01 * inner.min())
 

@@ -80,10 +80,10 @@ def test_what_was_rounded_inside_may_be_a_step_apart_here_and_there() -> None:
     off = smooth.copy()
     off.flat[0] += scale
     assert disagreement(off, smooth, rounded), "these are no multiples of anything"
-    flat = np.ones((64, 64), np.float32)
-    off = flat.copy()
-    off.flat[0] += scale
-    assert disagreement(off, flat, rounded), "of one value no step is known"
+    for levels in (whole % 1, whole % 2, whole.flat[:63]):  # one value, two, and few of each
+        off = levels * scale
+        off.flat[0] += scale
+        assert disagreement(off, levels * scale, rounded), "no step is known"
 
 
 def test_integers_are_exact_and_shapes_count() -> None:
