@@ -22,13 +22,19 @@ from onnx import helper
 
 from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.onnx_passes import Array, Graph, attribute
+from tunefarm.frontend.quantised_bounds import drop_bounds
 from tunefarm.frontend.quantised_dynamic import DYNAMIC, spell_dynamic
+from tunefarm.frontend.quantised_scale import (
+    DEQUANTISE,
+    QUANTISE,
+    Scale,
+    put_scale,
+    readers_of,
+    scale_of,
+)
 
-_SHIFT = 128
-"""Between a number as int8 and as uint8."""
 _MOVES = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"})
 """Operators that commute with a scale and a zero: they choose among their operand's elements."""
-_QUANTISE, _DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
 WHOLE = "QLinearConv", "QLinearMatMul"
 """Operators that are a quantised product in one."""
 SPELLED = DYNAMIC | {*WHOLE}
@@ -37,7 +43,7 @@ SPELLED = DYNAMIC | {*WHOLE}
 
 def is_quantised(model: onnx.ModelProto) -> bool:
     """Whether it computes in numbers of 8 bits."""
-    return any(node.op_type in (_QUANTISE, *SPELLED) for node in model.graph.node)
+    return any(node.op_type in (QUANTISE, *SPELLED) for node in model.graph.node)
 
 
 def for_unsigned(graph: Graph) -> None:
@@ -54,29 +60,14 @@ PASSES: dict[str, Callable[[Graph], None]] = {"llvm": for_unsigned, "cuda": for_
 """By the kind of the target."""
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """value = scale * (number - zero), the same for all of a tensor."""
-
-    scale: float
-    zero: int
-    dtype: str
-
-    def as_type(self, dtype: str) -> _Scale:
-        """The same values with numbers of another type."""
-        if dtype == self.dtype:
-            return self
-        shift = _SHIFT if dtype == "uint8" else -_SHIFT
-        return _Scale(self.scale, self.zero + shift, dtype)
-
-
 def _spell(graph: Graph, wanted: str) -> None:
     spell_dynamic(graph, wanted)
     kinds = {node.op_type for node in graph.nodes}
-    if not kinds & {_QUANTISE, _DEQUANTISE, *WHOLE}:
+    if not kinds & {QUANTISE, DEQUANTISE, *WHOLE}:
         return
     graph.nodes = [one for node in graph.nodes for one in _apart(graph, node)]
     _retype(graph, wanted)
+    drop_bounds(graph)
     _move(graph)
     _Speller(graph).run()
 
@@ -96,9 +87,9 @@ def _apart(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     data, weights, product = (f"{result}::{name}" for name in ("data", "weights", "product"))
     convolution = node.op_type == "QLinearConv"
     nodes = [
-        helper.make_node(_DEQUANTISE, [x, x_scale, x_zero], [data]),
+        helper.make_node(DEQUANTISE, [x, x_scale, x_zero], [data]),
         helper.make_node(
-            _DEQUANTISE, [w, w_scale, w_zero], [weights], axis=0 if convolution else -1
+            DEQUANTISE, [w, w_scale, w_zero], [weights], axis=0 if convolution else -1
         ),
     ]
     operands = [data, weights]
@@ -108,55 +99,24 @@ def _apart(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         known[operands[-1]] = (known[bias[0]].astype(np.float64) * scales).astype(np.float32)
     made = helper.make_node("Conv" if convolution else "MatMul", operands, [product])
     made.attribute.extend(node.attribute)
-    last = helper.make_node(_QUANTISE, [product, y_scale, y_zero], [result])
+    last = helper.make_node(QUANTISE, [product, y_scale, y_zero], [result])
     return [*nodes, made, last]
-
-
-def _scale_of(graph: Graph, node: onnx.NodeProto) -> _Scale | None:
-    """Of a node that quantises, or the contrary; None where it is not known, or not one number."""
-    scale = graph.constants.get(node.input[1])
-    if scale is None or scale.size != 1 or scale.dtype != np.float32:
-        return None
-    zero: Array | None = np.zeros((), np.uint8)
-    if len(node.input) > 2 and node.input[2]:
-        zero = graph.constants.get(node.input[2])
-    elif node.op_type == _DEQUANTISE or attribute(node, "output_dtype", 0) not in (0, 2):
-        return None  # of what type its numbers are is said elsewhere
-    if zero is None or zero.size != 1 or zero.dtype.name not in BYTES:
-        return None
-    return _Scale(float(scale.reshape(())), int(zero.reshape(())), zero.dtype.name)
-
-
-def _readers(graph: Graph) -> dict[str, list[onnx.NodeProto]]:
-    found: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in graph.nodes:
-        for name in node.input:
-            found[name].append(node)
-    return found
 
 
 def _retype(graph: Graph, wanted: str) -> None:
     """Tensors of 8 bits inside the network as `wanted`, their zeros shifted along."""
-    readers = _readers(graph)
+    readers = readers_of(graph)
     for node in graph.nodes:
-        scale = _scale_of(graph, node) if node.op_type == _QUANTISE else None
+        scale = scale_of(graph, node) if node.op_type == QUANTISE else None
         if scale is None or scale.dtype == wanted or node.output[0] in graph.outputs:
             continue
         group = readers[node.output[0]]
-        if any(one.op_type != _DEQUANTISE or _scale_of(graph, one) is None for one in group):
+        if any(one.op_type != DEQUANTISE or scale_of(graph, one) is None for one in group):
             continue
         for one in (node, *group):
-            known = _scale_of(graph, one)
+            known = scale_of(graph, one)
             assert known is not None
-            _put_scale(graph, one, known.as_type(wanted))
-
-
-def _put_scale(graph: Graph, node: onnx.NodeProto, scale: _Scale) -> None:
-    names = [f"{node.output[0]}::scale", f"{node.output[0]}::zero"]
-    graph.constants[names[0]] = np.array(scale.scale, np.float32)
-    graph.constants[names[1]] = np.array(scale.zero, np.int64).astype(scale.dtype)
-    del node.input[1:]
-    node.input.extend(names)
+            put_scale(graph, one, known.as_type(wanted))
 
 
 def _move(graph: Graph) -> None:
@@ -164,15 +124,15 @@ def _move(graph: Graph) -> None:
     changed = True
     while changed:
         changed = False
-        readers, used = _readers(graph), graph.uses()
+        readers, used = readers_of(graph), graph.uses()
         makers = {name: node for node in graph.nodes for name in node.output}
         for place, node in enumerate(graph.nodes):
             result = _quantised_alone(graph, node, readers, used)
             sources = [makers.get(name) for name in _operands(node)]
-            if result is None or any(one is None or one.op_type != _DEQUANTISE for one in sources):
+            if result is None or any(one is None or one.op_type != DEQUANTISE for one in sources):
                 continue
             last, scale = result
-            if node.op_type in _MOVES and _scale_of(graph, sources[0]) != scale:
+            if node.op_type in _MOVES and scale_of(graph, sources[0]) != scale:
                 continue
             first = _inputs_in(graph, node, [one for one in sources if one], scale)
             if first is None:
@@ -193,23 +153,23 @@ def _quantised_alone(
     node: onnx.NodeProto,
     readers: dict[str, list[onnx.NodeProto]],
     used: Counter[str],
-) -> tuple[onnx.NodeProto, _Scale] | None:
+) -> tuple[onnx.NodeProto, Scale] | None:
     """The node that quantises the result of one that may be moved, where nobody else reads it."""
     if node.op_type not in (*_MOVES, "Concat") or len(node.output) != 1:
         return None
     group = readers.get(node.output[0], [])
-    if used[node.output[0]] != 1 or len(group) != 1 or group[0].op_type != _QUANTISE:
+    if used[node.output[0]] != 1 or len(group) != 1 or group[0].op_type != QUANTISE:
         return None
-    scale = _scale_of(graph, group[0])
+    scale = scale_of(graph, group[0])
     return None if scale is None else (group[0], scale)
 
 
 def _inputs_in(
-    graph: Graph, node: onnx.NodeProto, sources: Sequence[onnx.NodeProto], scale: _Scale
+    graph: Graph, node: onnx.NodeProto, sources: Sequence[onnx.NodeProto], scale: Scale
 ) -> list[onnx.NodeProto] | None:
     """Have `node` read numbers in `scale`; the nodes that make those that are not there yet. None
     where some are in no scale that is known."""
-    known = [_scale_of(graph, one) for one in sources]
+    known = [scale_of(graph, one) for one in sources]
     if None in known:
         return None
     made = []
@@ -218,8 +178,8 @@ def _inputs_in(
             node.input[place] = source.input[0]
             continue
         name = f"{node.output[0]}::part{place}"
-        again = helper.make_node(_QUANTISE, [source.output[0]], [name])
-        _put_scale(graph, again, scale)
+        again = helper.make_node(QUANTISE, [source.output[0]], [name])
+        put_scale(graph, again, scale)
         made.append(again)
         node.input[place] = name
     return made
@@ -251,7 +211,7 @@ class _Speller:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._used = graph.uses()
-        self._readers = _readers(graph)
+        self._readers = readers_of(graph)
         self._makers = {name: node for node in graph.nodes for name in node.output}
         self._nodes: list[onnx.NodeProto] = []
         self._scaled: set[str] = set()
@@ -259,9 +219,9 @@ class _Speller:
 
     def run(self) -> None:
         for node in self._graph.nodes:
-            if node.op_type == _DEQUANTISE:
+            if node.op_type == DEQUANTISE:
                 self._dequantise(node)
-            elif node.op_type == _QUANTISE:
+            elif node.op_type == QUANTISE:
                 self._quantise(node)
             elif not (node.op_type in ("Conv", "MatMul", "Gemm") and self._product(node)):
                 self._nodes.append(node)
@@ -289,10 +249,10 @@ class _Speller:
         else:
             self._float(node.output[0], values)
 
-    def _whole(self, numbers: str, scale: _Scale, result: str) -> str:
+    def _whole(self, numbers: str, scale: Scale, result: str) -> str:
         """The numbers of a tensor, less their zero, in float32."""
-        made = helper.make_node(_DEQUANTISE, [numbers], [f"{result}::whole"])
-        _put_scale(self._graph, made, replace(scale, scale=1.0))
+        made = helper.make_node(DEQUANTISE, [numbers], [f"{result}::whole"])
+        put_scale(self._graph, made, replace(scale, scale=1.0))
         self._nodes.append(made)
         return str(made.output[0])
 
@@ -313,18 +273,18 @@ class _Speller:
 
     def _quantise(self, node: onnx.NodeProto) -> None:
         if node.input[0] in self._scaled:
-            scale = _scale_of(self._graph, node)
+            scale = scale_of(self._graph, node)
             assert scale is not None, "a product was divided by it"
-            _put_scale(self._graph, node, replace(scale, scale=1.0))
+            put_scale(self._graph, node, replace(scale, scale=1.0))
         self._nodes.append(node)
 
     def _product(self, node: onnx.NodeProto) -> bool:
         """Spell a product of a quantised tensor and constants; whether it is one."""
         data = self._makers.get(node.input[0])
         factors = self._factors(node)
-        if data is None or data.op_type != _DEQUANTISE or factors is None:
+        if data is None or data.op_type != DEQUANTISE or factors is None:
             return False
-        scale = _scale_of(self._graph, data)
+        scale = scale_of(self._graph, data)
         given = [name for name in node.input[2:] if name]
         bias = self._graph.constants.get(given[0]) if given else None
         if scale is None or (given and bias is None):
@@ -378,7 +338,7 @@ class _Speller:
         """The second operand, where it is of constants that are whole numbers of 8 bits, with one
         scale for each column of the result."""
         made = self._makers.get(node.input[1])
-        if made is None or made.op_type != _DEQUANTISE:
+        if made is None or made.op_type != DEQUANTISE:
             return None
         if any(name and name not in self._graph.constants for name in made.input):
             return None
@@ -416,8 +376,8 @@ class _Speller:
             if self._used[name] != 1 or len(group) != 1:
                 break
             (reader,) = group
-            if reader.op_type == _QUANTISE:
-                scale = _scale_of(self._graph, reader)
+            if reader.op_type == QUANTISE:
+                scale = scale_of(self._graph, reader)
                 return name, None if scale is None else scale.scale
             if reader.op_type != "Relu":
                 break

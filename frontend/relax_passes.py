@@ -240,8 +240,8 @@ def _readable(name: str) -> str:
 
 
 _SPELLED = (
-    ("(multiply_)?tir_round_(add_)?maximum_minimum_(subtract_)?multiply", "quantize_dequantize"),
-    ("(multiply_)?tir_round_(add_)?maximum_minimum_cast", "quantize"),
+    ("(multiply_)?maximum_minimum_tir_round_multiply", "quantize_dequantize"),
+    ("(multiply_)?maximum_minimum_tir_round_(cast_add_)?cast", "quantize"),
     ("cast_(subtract_)?multiply", "dequantize"),
 )
 """What `relax_spelled` makes of an operator, and that operator."""

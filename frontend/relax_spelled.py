@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunefarm.frontend.dtypes import BYTES
@@ -43,8 +43,9 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
         self._uses: Counter[Any] = Counter()
-        self._bounded: set[Any] = set()
-        """What was rounded and bounded, and is to be of 8 bits."""
+        self._whole: dict[Any, tuple[Any, float]] = {}
+        """By what is to be of 8 bits: the whole numbers in float32 that it is made of, and its zero,
+        which is not added to them yet."""
 
     def count(self, function: Any) -> None:
         """Who reads what in `function`, which is visited next."""
@@ -77,28 +78,53 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
         others = {str(tensor.ty.dtype), str(call.ty.dtype)} - {kind}
         if kind not in BYTES or others != {"float32"}:
             return call
-        # With as many axes as the tensor they are a kernel's arguments, and kernels alike are one.
-        axes = len(tensor.ty.shape)
-        spelled = _to_8_bits if name == _QUANTISE else _to_floats
-        steps = spelled(scale, zero, axes, kind)
-        # With a scale it is no factor of a product, which wants 8 bits; others need not go through.
-        if name != _QUANTISE and alone and scale != 1.0:
-            whole = self._not_yet_narrow(tensor)
-            tensor, steps = (tensor, steps) if whole is None else (whole, steps[1:])
-        *first, last = steps
-        for operator, argument in first:
-            tensor = self.builder_.emit(operator(tensor, *argument))
         if name == _QUANTISE:
-            self._bounded.add(tensor)
-        operator, argument = last
-        return operator(tensor, *argument)
+            return self._to_8_bits(tensor, scale, zero, kind)
+        whole, added = tensor, None
+        # With a scale it is no factor of a product, which wants 8 bits; others need not go through.
+        if alone and scale != 1.0:
+            whole, added = self._not_yet_narrow(tensor)
+        return self._to_floats(whole, scale, zero, added)
 
-    def _not_yet_narrow(self, tensor: Any) -> Any:
-        """The whole numbers in float32 that `tensor` is made of, None where it is of others."""
+    def _to_8_bits(self, tensor: Any, scale: float, zero: float, kind: str) -> Any:
+        """Half a step is rounded to the even number, as ONNX has it. What is bounded before it is
+        rounded is a whole number of 32 bits at once."""
+        op, emit = relax.op, self.builder_.emit
+        axes = len(tensor.ty.shape)
+        if scale != 1.0:
+            tensor = emit(op.multiply(tensor, _constant(1.0 / scale, axes)))
+        ends = np.iinfo(kind)
+        least, most = (_constant(end - zero, axes if zero else 0) for end in (ends.min, ends.max))
+        tensor = emit(op.minimum(emit(op.maximum(tensor, least)), most))
+        whole = made = emit(op.round(tensor))
+        if zero:
+            wide = emit(op.astype(whole, "int32"))
+            made = emit(op.add(wide, _constant(zero, axes, "int32")))
+        self._whole[made] = whole, zero
+        return op.astype(made, kind)
+
+    def _to_floats(self, tensor: Any, scale: float, zero: float, added: float | None) -> Any:
+        """
+        Args:
+            added: the zero that `tensor` lacks, of whole numbers in float32; None where it is of
+                8 bits.
+        """
+        op, emit = relax.op, self.builder_.emit
+        axes = len(tensor.ty.shape)
+        less = zero if added is None else zero - added
+        if added is None:
+            tensor = op.astype(tensor, "float32")
+        if less:
+            tensor = op.subtract(emit(tensor), _constant(less, axes))
+        return tensor if scale == 1.0 else op.multiply(emit(tensor), _constant(scale, axes))
+
+    def _not_yet_narrow(self, tensor: Any) -> tuple[Any, float | None]:
+        """The whole numbers in float32 that `tensor` is made of, and the zero that they lack; of
+        others `tensor`, and None."""
         made: Any = self.lookup_binding(tensor) if isinstance(tensor, relax.Var) else None
         if getattr(getattr(made, "op", None), "name", "") != "relax.astype":
-            return None
-        return made.args[0] if made.args[0] in self._bounded else None
+            return tensor, None
+        return self._whole.get(made.args[0], (tensor, None))
 
     def _attention(self, call: Any) -> Any:
         attributes = call.attrs
@@ -119,35 +145,9 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
         return op.permute_dims(mixed, [0, 2, 1, 3])
 
 
-Steps = list[tuple[Any, tuple[Any, ...]]]
-"""Operators one after another, each with what it takes besides the result of the one before."""
-
-
-def _to_8_bits(scale: float, zero: float, axes: int, kind: str) -> Steps:
-    """Half a step is rounded to the even number, as ONNX has it."""
-    op, steps = relax.op, Steps()
-    if scale != 1.0:
-        steps.append((op.multiply, (_float(1.0 / scale, axes),)))
-    steps.append((op.round, ()))
-    if zero:
-        steps.append((op.add, (_float(zero, axes),)))
-    least, most = (float(end(kind).value) for end in (tirx.min_value, tirx.max_value))
-    bounds = [(op.maximum, (_float(least),)), (op.minimum, (_float(most),))]
-    return [*steps, *bounds, (op.astype, (kind,))]
-
-
-def _to_floats(scale: float, zero: float, axes: int, _kind: str) -> Steps:
-    op, steps = relax.op, Steps()
-    steps.append((op.astype, ("float32",)))
-    if zero:
-        steps.append((op.subtract, (_float(zero, axes),)))
-    if scale != 1.0:
-        steps.append((op.multiply, (_float(scale, axes),)))
-    return steps
-
-
-def _float(value: float, axes: int = 0) -> Any:
-    return relax.const(np.full((1,) * axes, value, np.float32))
+def _constant(value: float, axes: int = 0, dtype: str = "float32") -> Any:
+    """With as many axes as the tensor it is a kernel's argument, and kernels alike are one."""
+    return relax.const(np.full((1,) * axes, value, dtype))
 
 
 def _number(value: Any) -> float | None:

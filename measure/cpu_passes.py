@@ -15,6 +15,28 @@ calls a kernel may have little stack."""
 _AS_IT_IS = "disable_lower_builtin"
 """TVM's word for an allocation that stays one."""
 
+_TO_WHOLE = ("tirx.round", "tirx.nearbyint")
+_AT_ONCE = "llvm.lrint"
+_AT_MOST_32_BITS = ("int8", "uint8", "int16", "uint16", "int32")
+
+
+def rounded_at_once(function: Any) -> Any:
+    """`function` in which a number is rounded to a whole one and made an integer by one
+    instruction, not by two: half a step comes to the even number, as before."""
+
+    def at_once(cast: Any) -> Any:
+        rounding, kind = cast.value, tvm.DataType(cast.ty.dtype)
+        if getattr(getattr(rounding, "op", None), "name", "") not in _TO_WHOLE:
+            return cast
+        (number,) = rounding.args
+        single = tvm.DataType("float32").with_lanes(kind.lanes)
+        if str(kind.with_lanes(1)) not in _AT_MOST_32_BITS or number.ty.dtype != single:
+            return cast
+        wide = tvm.DataType("int32").with_lanes(kind.lanes)
+        return tirx.call_llvm_pure_intrin(wide, _AT_ONCE, number).astype(kind)
+
+    return function.with_body(structural_map(function.body, (tirx.Cast, at_once)))
+
 
 def kept_local(function: Any) -> Any:
     """`function` whose local buffers, such as a tile's sums, lie on the stack, where LLVM makes

@@ -11,7 +11,7 @@ from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipelin
 from tvm_ffi import structural_walk
 
 from tunefarm.devices.target import Target
-from tunefarm.measure.cpu_passes import kept_local
+from tunefarm.measure.cpu_passes import kept_local, rounded_at_once
 from tunefarm.measure.gpu_passes import bound_loads, copied_apart
 
 os.environ["TVM_COMPILE_FORCE_FALLBACK"] = "1"
@@ -24,7 +24,7 @@ _COPIES = {"tirx.use_async_copy": True}
 def pipeline(target: Target) -> str:
     """The name of a pipeline of TVM's for `target`, for `tvm.tirx.build` and `relax.build`.
 
-    On a processor, what a kernel holds in registers is left to LLVM (`cpu_passes`).
+    On a processor, what a kernel holds in registers is left to LLVM, and so on (`cpu_passes`).
 
     On a GPU, copies to shared memory that a kernel marks for it go past the registers
     (``cp.async``, from sm_80 on). And kernels that ask for their shared memory at launch keep their
@@ -43,11 +43,15 @@ def _for_processors() -> tuple[Any, Any, Any]:
     lower, for_host, for_device = get_tir_pipeline("default")
 
     @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
-    def keep_local(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        kept = {variable: kept_local(one) for variable, one in module.functions_items()}
-        return tvm.IRModule(kept, attrs=module.attrs)
+    def as_the_compiler_likes(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        written = {
+            variable: rounded_at_once(kept_local(one))
+            for variable, one in module.functions_items()
+        }
+        return tvm.IRModule(written, attrs=module.attrs)
 
-    return lower, lambda: tvm.ir.transform.Sequential([keep_local, for_host()]), for_device
+    first = as_the_compiler_likes
+    return lower, lambda: tvm.ir.transform.Sequential([first, for_host()]), for_device
 
 
 def _for_gpus() -> tuple[Any, Any, Any]:
