@@ -102,3 +102,28 @@ def main(a: T.Buffer(({elements},), "float32"), b: T.Buffer(({elements},), "floa
 """
     )
     assert (ASKED not in code(module, pipeline(TARGET))) == kept
+
+
+def test_a_number_is_rounded_and_made_an_integer_at_once() -> None:
+    """In vectors; by TVM's own lowering it is rounded as a number first."""
+    from tvm.script import from_source
+
+    from tunefarm.measure.lowering import pipeline
+
+    module = from_source(
+        """
+@T.prim_func(s_tir=True)
+def main(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "uint8")) -> None:
+    T.func_attr({"global_symbol": "main"})
+    for i in T.vectorized(64):
+        with T.sblock("narrow"):
+            v = T.axis.spatial(64, i)
+            b[v] = T.Cast("uint8", T.nearbyint(T.max(a[v], T.float32(0))))
+"""
+    )
+    rounding, at_once = "@llvm.nearbyint.v", "@llvm.lrint.v"
+    plain, ours = code(module, "default"), code(module, pipeline(TARGET))
+    assert rounding in plain
+    assert at_once not in plain
+    assert at_once in ours
+    assert rounding not in ours
