@@ -45,8 +45,7 @@ def _for_processors() -> tuple[Any, Any, Any]:
     @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
     def as_the_compiler_likes(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         written = {
-            variable: rounded_at_once(kept_local(one))
-            for variable, one in module.functions_items()
+            variable: rounded_at_once(kept_local(one)) for variable, one in module.functions_items()
         }
         return tvm.IRModule(written, attrs=module.attrs)
 
