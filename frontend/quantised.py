@@ -10,7 +10,7 @@ where the target has instructions for them, and where it has none the model is r
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
