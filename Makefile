@@ -30,11 +30,9 @@ demo: setup
 	  --targets llvm --trials 400 --budget 5m
 
 # What needs no quiet machine first, two files at a time, whose kernels' threads do not wait for
-# work with their cores in hand; then whole jobs, which take turns at the device by themselves, so
-# that one's measuring goes with another's report; then what nothing may run beside.
+# work with their cores in hand; then what is timed.
 test: setup
-	TVM_THREAD_POOL_SPIN_COUNT=0 $(BIN)/python -m pytest $(TWO) -m "not ray and not alone"
-	$(BIN)/python -m pytest $(TWO) -m ray
+	TVM_THREAD_POOL_SPIN_COUNT=0 $(BIN)/python -m pytest $(TWO) -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 # The tests that need neither the compiler nor Ray.

@@ -1,4 +1,4 @@
-"""What a tensor of 8 bits stands for: a scale and a zero, as the nodes say that make and read it."""
+"""What a tensor of 8 bits stands for: a scale and a zero, as nodes say that make or read it."""
 
 from __future__ import annotations
 

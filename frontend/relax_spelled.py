@@ -44,8 +44,8 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
         super().__init__(module)
         self._uses: Counter[Any] = Counter()
         self._whole: dict[Any, tuple[Any, float]] = {}
-        """By what is to be of 8 bits: the whole numbers in float32 that it is made of, and its zero,
-        which is not added to them yet."""
+        """By what is to be of 8 bits: the whole numbers in float32 that it is made of, and its
+        zero, which is not added to them yet."""
 
     def count(self, function: Any) -> None:
         """Who reads what in `function`, which is visited next."""

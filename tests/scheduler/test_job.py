@@ -24,7 +24,7 @@ from tunefarm.results.artifact_file import open_artifact
 from tunefarm.results.journal import Journal
 from tunefarm.results.lessons import home_lessons
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

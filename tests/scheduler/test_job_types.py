@@ -63,7 +63,7 @@ def test_a_model_in_half_precision(env: dict[str, str], tmp_path: Path) -> None:
 def test_a_quantised_model(env: dict[str, str], tmp_path: Path) -> None:
     """Products of integers where the processor has an instruction for them, or else of floats."""
     model = quantised_network(tmp_path / "quantised.onnx", "int8")
-    row = _faster(env, model, trials=24)
+    row = _faster(env, model, trials=16)
     seen = tunefarm("artifacts", "inspect", row["artifact"], "--json", **env)
     assert seen.json["computed_in"] == "int8"
     given, made = tmp_path / "in.npz", tmp_path / "out.npz"
