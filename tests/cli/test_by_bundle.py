@@ -32,7 +32,7 @@ from tunefarm.results.journal import Journal
 from tunefarm.scheduler.exchange import Exchange
 from tunefarm.scheduler.messages import Assignment, Lease, Screen
 
-pytestmark = pytest.mark.ray
+pytestmark = pytest.mark.tvm  # it starts Ray too, but nothing here is timed
 GPU = "cuda:arch=sm_90"
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -11,20 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
 from tests import models
-from tests.command import tunefarm
-from tests.jobs import left_over
+from tests.command import start, tunefarm
+from tests.jobs import left_over, measured, wait_for
 from tests.mlflow_server import MlflowServer
+from tests.quantised_models import network as quantised_network
 from tunefarm.costmodel.transfer import load_transfer
+from tunefarm.frontend.dtypes import numpy_dtype, rounding
+from tunefarm.frontend.half import narrowed
+from tunefarm.frontend.onnx_passes import Graph
 from tunefarm.home import Home
+from tunefarm.measure.gate import parity
 from tunefarm.results.artifact_file import open_artifact
 from tunefarm.results.journal import Journal
 from tunefarm.results.lessons import home_lessons
 
-pytestmark = [pytest.mark.ray, pytest.mark.alone]
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +151,7 @@ def test_the_artifact_is_whole_and_runs(farm: dict[str, Any]) -> None:
     )
     assert ran.code == 0, ran.err
     assert {"load_ms", "first_request_ms", "warm_up_ms", "median_ms"} == set(ran.json["timings"])
+    import onnxruntime
 
     want = onnxruntime.InferenceSession(str(farm["model"])).run(None, {"x": x})[0]
     np.testing.assert_allclose(np.load(outputs)["y"], want, rtol=1e-4, atol=1e-6)
@@ -353,3 +363,138 @@ def test_mlflow_down_stops_nothing_and_catches_up_later(
 
 def test_nothing_is_left_running(farm: dict[str, Any]) -> None:
     assert left_over(str(farm["home"].root)) == []
+
+
+def test_planted_faults_are_recorded_and_the_job_finishes(
+    farm: dict[str, Any], tmp_path: Path
+) -> None:
+    done = tunefarm(
+        *("submit", models.matmul(tmp_path / "mm.onnx"), "--targets", "llvm", "--json"),
+        *("--trials", 12, "--strategy", "random"),
+        TUNEFARM_PLUGINS="tests.plugins.faults",
+        **farm["env"],
+    )
+    assert done.code == 0, done.err
+    row = done.json["targets"]["llvm"]
+    assert set(row["failures"]) == {"crash", "run_timeout", "wrong_result", "out_of_memory"}
+    assert all(count == 1 for count in row["failures"].values())
+    assert row["candidates"] == 12
+    assert row["parity"]["passed"]
+    assert left_over(str(farm["home"].root)) == []
+
+
+def _faster(farm: dict[str, Any], model: Path, trials: int) -> dict[str, Any]:
+    """What a job on `model` says, which has no failure, and is right and faster."""
+    submit = ("submit", model, "--targets", "llvm", "--trials", trials, "--json")
+    done = tunefarm(*submit, **farm["env"])
+    assert done.code == 0, done.err
+    row: dict[str, Any] = done.json["targets"]["llvm"]
+    assert row["verdict"] == "FASTER"
+    assert row["failures"] == {}
+    assert row["parity"]["passed"]
+    return row
+
+
+def test_a_model_in_half_precision(farm: dict[str, Any], tmp_path: Path) -> None:
+    """Of a type that NumPy has not: in, out, and through every file between."""
+    model = tmp_path / "half.onnx"
+    onnx.save(narrowed(onnx.load(models.vector_dense(tmp_path / "m.onnx", 256)), "bfloat16"), model)
+    row = _faster(farm, model, trials=8)
+    assert row["parity"]["max_rel_err"] <= rounding("bfloat16")
+    given, made = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(given, x=np.ones((1, 256), numpy_dtype("bfloat16")))
+    ran = tunefarm(
+        *("artifacts", "run", row["artifact"], "--inputs", given, "--outputs", made, "--json"),
+        **farm["env"],
+    )
+    assert ran.code == 0, ran.err
+    with np.load(made) as outputs:
+        assert outputs["y"].dtype == np.float32
+        (weights,) = Graph(onnx.load(model)).constants.values()
+        sums = weights.astype(np.float32).sum(axis=0, keepdims=True)
+        np.testing.assert_allclose(outputs["y"], sums, rtol=rounding("bfloat16"), atol=1e-3)
+
+
+def test_a_quantised_model(farm: dict[str, Any], tmp_path: Path) -> None:
+    """Products of integers where the processor has an instruction for them, or else of floats."""
+    model = quantised_network(tmp_path / "quantised.onnx", "int8")
+    row = _faster(farm, model, trials=16)
+    seen = tunefarm("artifacts", "inspect", row["artifact"], "--json", **farm["env"])
+    assert seen.json["computed_in"] == "int8"
+    given, made = tmp_path / "in.npz", tmp_path / "out.npz"
+    x = np.random.default_rng(3).uniform(-1, 1, (1, 3, 14, 14)).astype(np.float32)
+    np.savez(given, x=x)
+    ran = tunefarm(
+        *("artifacts", "run", row["artifact"], "--inputs", given, "--outputs", made, "--json"),
+        **farm["env"],
+    )
+    assert ran.code == 0, ran.err
+    (want,) = onnxruntime.InferenceSession(model).run(None, {"x": x})
+    with np.load(made) as outputs:
+        assert parity([outputs["y"]], [want], "int8").passed
+
+
+@pytest.fixture(scope="module")
+def killed(farm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A job on a network whose layout has to be measured: its driver is killed in the middle, the
+    journal is damaged where it lies (a result is changed, which nobody may believe), and it is
+    resumed."""
+    root = tmp_path_factory.mktemp("killed")
+    home = Home(root / "home").prepare()
+    # What this machine can do is known: it need not be measured again.
+    shutil.copytree(farm["home"].root / "roofs", home.root / "roofs", dirs_exist_ok=True)
+    env = {"TUNEFARM_HOME": str(home.root), "TUNEFARM_CACHE": str(root / "cache")}
+    model = models.rows_inside(root / "rows.onnx")
+    process = start("submit", model, "--targets", "llvm", "--trials", 24, "--json", **env)
+    wait_for(lambda: measured(home) >= 6)
+    process.send_signal(signal.SIGKILL)
+    _, told = process.communicate()
+    journal = Journal(home)
+    (job,) = journal.jobs()
+    assert journal.status(job.id) == "interrupted"
+    before = {m.candidate: m.samples for m in journal.measurements(job.id, "llvm", ("screen",))}
+    journal.close()
+    assert before
+    damaged = next(iter(before))
+    with sqlite3.connect(home.root / "journal.db") as raw:
+        raw.execute("update measurements set samples = '[1e-9]' where candidate = ?", (damaged,))
+    raw.close()
+    done = tunefarm("resume", job.id, "--json", **env)
+    assert done.code == 0, done.err
+    found = {"home": home, "env": env, "job": job.id, "told": told, "done": done}
+    return {**found, "before": before, "damaged": damaged}
+
+
+def test_kill_nine_in_mid_job_then_resume(killed: dict[str, Any]) -> None:
+    done, damaged, before = killed["done"], killed["damaged"], dict(killed["before"])
+    assert "the journal was damaged" in done.err
+    journal = Journal(killed["home"])
+    after = journal.measurements(killed["job"], "llvm", ("screen",))
+    journal.close()
+    assert len(after) == len({m.candidate for m in after}) == 24
+    kept = {m.candidate: m.samples for m in after if m.candidate in before}
+    assert min(kept.pop(damaged)) > 1e-8, "measured again"
+    before.pop(damaged)
+    assert kept == before, "a measured candidate was lost or measured again"
+    assert done.json["targets"]["llvm"]["verdict"] == "FASTER"
+    wait_for(lambda: not left_over(str(killed["home"].root)), 90)
+
+
+def test_where_transposes_would_stay_inside_both_layouts_are_measured(
+    killed: dict[str, Any],
+) -> None:
+    """Once: a resumed job stays with what was decided."""
+    journal = Journal(killed["home"])
+    (event,) = [e for e in journal.events(killed["job"]) if e["kind"] == "layout"]
+    journal.close()
+    measured_ms, layout = event["detail"]["ms"], event["detail"]["layout"]
+    assert set(measured_ms) == {"NCHW", "NHWC"}
+    faster = measured_ms["NCHW"] > 1.02 * measured_ms["NHWC"]
+    assert layout == ("NHWC" if faster else "NCHW")
+    assert f"computed in {layout}" in killed["told"]
+    artifact = killed["done"].json["targets"]["llvm"]["artifact"]
+    manifest = tunefarm("artifacts", "inspect", artifact, "--json", **killed["env"]).json
+    assert f'"{layout}"' in json.dumps(manifest)
+    job = killed["home"].job_dir(killed["job"]) / "llvm"
+    assert (job / "program-NHWC").exists() == faster
+    assert not list((job / "model").glob("layout-*"))

@@ -15,7 +15,7 @@ from tunefarm.home import Home
 from tunefarm.results.driver_lock import driver_pid
 from tunefarm.results.journal import Journal
 
-pytestmark = pytest.mark.ray
+pytestmark = pytest.mark.tvm  # it starts Ray too, but nothing here is judged by its time
 
 
 def test_a_second_job_waits_for_the_device_and_ctrl_c_leaves_a_resumable_one(
