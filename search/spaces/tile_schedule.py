@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunefarm.search.fours import name_of
+from tunefarm.search.spaces.apart import (
+    schedule_before,
+    schedule_elementwise,
+    vectorise_columns,
+)
 from tunefarm.search.spaces.form import Reduction
 from tunefarm.search.spaces.tile import Before, Tile, longest, reduction_order, tile_sizes
 
@@ -44,8 +49,7 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile, maker: Any = None)
         schedule.unroll(loop)
     accumulate(schedule, block, form, tile.lanes, tile.unroll)
     for stage in form.before if tile.before is Before.APART else ():
-        lanes = 1 if stage.branches else tile.lanes
-        schedule_elementwise(schedule, schedule.get_sblock(stage.name), lanes)
+        schedule_before(schedule, stage, tile.lanes)
     apart += [schedule.get_sblock(stage.name) for stage in form.beyond[-1:]]
     for one in apart:
         schedule_elementwise(schedule, one, tile.lanes)
@@ -57,7 +61,7 @@ def _compute_locally(schedule: Any, form: Reduction, tile: Tile, loop: Any) -> N
         block = schedule.get_sblock(stage.name)
         schedule.compute_at(block, loop, preserve_unit_loops=True)
         if not stage.branches:  # else the compiler's own loop vectoriser does better
-            _vectorise_columns(schedule, block, tile.lanes)
+            vectorise_columns(schedule, block, tile.lanes)
 
 
 def _pad(schedule: Any, block: Any, form: Reduction, tile: Tile) -> tuple[dict[str, Any], Any]:
@@ -185,21 +189,3 @@ def _vectorise(schedule: Any, loop: Any, tile: Tile) -> None:
     vectors, lane = schedule.split(loop, [None, tile.lanes])
     schedule.vectorize(lane)
     schedule.unroll(vectors)
-
-
-def schedule_elementwise(schedule: Any, block: Any, lanes: int) -> None:
-    """A stage of its own: all but the last axis in parallel, the last one in vectors."""
-    loops = schedule.get_loops(block)
-    if len(loops) > 1:
-        schedule.parallel(schedule.fuse(*loops[:-1]) if len(loops) > 2 else loops[0])
-    _vectorise_columns(schedule, block, lanes)
-
-
-def _vectorise_columns(schedule: Any, block: Any, lanes: int) -> None:
-    """The innermost loop, with the widest vectors that divide it."""
-    last = schedule.get_loops(block)[-1]
-    columns = int(schedule.get(last).extent)
-    for width in (lanes, lanes // 2, lanes // 4):
-        if width > 1 and columns % width == 0:
-            schedule.vectorize(schedule.split(last, [None, width])[1])
-            return
