@@ -17,11 +17,13 @@ def drop_bounds(graph: Graph) -> None:
     and the bound itself come to the same end."""
     readers, used = readers_of(graph), graph.uses()
     needless: dict[str, str] = {}
-    for node in graph.nodes:
+    for node in reversed(graph.nodes):  # of two, one before the other, the latter first
         bounds = _bounds(graph, node)
         if bounds is None or used[node.output[0]] != 1:
             continue
         (reader,) = readers.get(node.output[0], [None])  # none: an output of the model
+        while reader and reader.output[0] in needless:
+            (reader,) = readers[reader.output[0]]
         scale = scale_of(graph, reader) if reader and reader.op_type == QUANTISE else None
         if scale is not None and _bounds_no_less(scale, bounds):
             needless[node.output[0]] = node.input[0]
@@ -30,12 +32,13 @@ def drop_bounds(graph: Graph) -> None:
 
 
 def _bounds_no_less(scale: Scale, bounds: _Ends) -> bool:
+    if not scale.scale > 0:
+        return False
     least, most = bounds
     low, high = scale.ends
-    rises = scale.scale > 0
     below = least is None or scale.number(least) == low
     above = most is None or scale.number(most) == high
-    return rises and below and above
+    return below and above
 
 
 def _bounds(graph: Graph, node: onnx.NodeProto) -> _Ends | None:

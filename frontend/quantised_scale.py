@@ -67,7 +67,7 @@ def put_scale(graph: Graph, node: onnx.NodeProto, scale: Scale) -> None:
     node.input.extend(names)
 
 
-def readers_of(graph: Graph) -> dict[str, list[onnx.NodeProto]]:
+def readers_of(graph: Graph) -> defaultdict[str, list[onnx.NodeProto]]:
     found: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in graph.nodes:
         for name in node.input:

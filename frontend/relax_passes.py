@@ -240,8 +240,10 @@ def _readable(name: str) -> str:
 
 
 _SPELLED = (
-    ("(multiply_)?maximum_minimum_tir_round_multiply", "quantize_dequantize"),
+    ("(multiply_)?maximum_minimum_tir_round_(subtract_)?multiply", "quantize_dequantize"),
     ("(multiply_)?maximum_minimum_tir_round_(cast_add_)?cast", "quantize"),
+    ("(multiply_)?tir_round_add_maximum_minimum_(subtract_)?multiply", "quantize_dequantize"),
+    ("(multiply_)?tir_round_add_maximum_minimum_cast", "quantize"),
     ("cast_(subtract_)?multiply", "dequantize"),
 )
 """What `relax_spelled` makes of an operator, and that operator."""

@@ -21,6 +21,12 @@ from tunefarm.frontend.dtypes import BYTES
 
 _QUANTISE = "relax.quantize"
 _QUANTISED = (_QUANTISE, "relax.dequantize")
+_USUAL = (0.0, 128.0, -128.0)
+"""Zeros of tensors without a sign, or with ends as far from nought, in either type of 8 bits. They
+are numbers in a kernel, which is bounded before it rounds: then rounding and making an integer are
+one instruction (`measure.cpu_passes`). Any other zero is an argument, or kernels that differ in
+nothing else would be tasks of their own; but not the ends less that zero: whatever is drawn for
+arguments when a kernel is tried has to leave its result a range."""
 _ATTENTION = ("relax.nn.attention", "relax.nn.attention_bias")
 
 
@@ -44,8 +50,8 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
         super().__init__(module)
         self._uses: Counter[Any] = Counter()
         self._whole: dict[Any, tuple[Any, float]] = {}
-        """By what is to be of 8 bits: the whole numbers in float32 that it is made of, and its
-        zero, which is not added to them yet."""
+        """By what is to be of 8 bits: the whole numbers in float32 that it is made of, and what is
+        to be added to them yet."""
 
     def count(self, function: Any) -> None:
         """Who reads what in `function`, which is visited next."""
@@ -87,27 +93,32 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
         return self._to_floats(whole, scale, zero, added)
 
     def _to_8_bits(self, tensor: Any, scale: float, zero: float, kind: str) -> Any:
-        """Half a step is rounded to the even number, as ONNX has it. What is bounded before it is
-        rounded is a whole number of 32 bits at once."""
+        """Half a step is rounded to the even number, as ONNX has it."""
         op, emit = relax.op, self.builder_.emit
         axes = len(tensor.ty.shape)
         if scale != 1.0:
             tensor = emit(op.multiply(tensor, _constant(1.0 / scale, axes)))
         ends = np.iinfo(kind)
-        least, most = (_constant(end - zero, axes if zero else 0) for end in (ends.min, ends.max))
-        tensor = emit(op.minimum(emit(op.maximum(tensor, least)), most))
-        whole = made = emit(op.round(tensor))
-        if zero:
-            wide = emit(op.astype(whole, "int32"))
-            made = emit(op.add(wide, _constant(zero, axes, "int32")))
-        self._whole[made] = whole, zero
+        if zero in _USUAL:
+            tensor = self._bounded(tensor, ends.min - zero, ends.max - zero)
+            whole = made = emit(op.round(tensor))
+            if zero:
+                made = emit(op.add(emit(op.astype(whole, "int32")), _constant(zero, 0, "int32")))
+            self._whole[made] = whole, zero
+            return op.astype(made, kind)
+        tensor = emit(op.add(emit(op.round(tensor)), _constant(zero, axes)))
+        made = self._bounded(tensor, ends.min, ends.max)
+        self._whole[made] = made, 0.0
         return op.astype(made, kind)
+
+    def _bounded(self, tensor: Any, least: float, most: float) -> Any:
+        tensor = self.builder_.emit(relax.op.maximum(tensor, _constant(least)))
+        return self.builder_.emit(relax.op.minimum(tensor, _constant(most)))
 
     def _to_floats(self, tensor: Any, scale: float, zero: float, added: float | None) -> Any:
         """
         Args:
-            added: the zero that `tensor` lacks, of whole numbers in float32; None where it is of
-                8 bits.
+            added: what `tensor`, of whole numbers in float32, lacks; None where it is of 8 bits.
         """
         op, emit = relax.op, self.builder_.emit
         axes = len(tensor.ty.shape)
@@ -119,8 +130,8 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
         return tensor if scale == 1.0 else op.multiply(emit(tensor), _constant(scale, axes))
 
     def _not_yet_narrow(self, tensor: Any) -> tuple[Any, float | None]:
-        """The whole numbers in float32 that `tensor` is made of, and the zero that they lack; of
-        others `tensor`, and None."""
+        """The whole numbers in float32 that `tensor` is made of, and what they lack of its numbers;
+        of others `tensor`, and None."""
         made: Any = self.lookup_binding(tensor) if isinstance(tensor, relax.Var) else None
         if getattr(getattr(made, "op", None), "name", "") != "relax.astype":
             return tensor, None
@@ -146,7 +157,8 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
 
 
 def _constant(value: float, axes: int = 0, dtype: str = "float32") -> Any:
-    """With as many axes as the tensor it is a kernel's argument, and kernels alike are one."""
+    """With as many axes as the tensor it is a kernel's argument, and kernels alike are one; without
+    any it is a number in it."""
     return relax.const(np.full((1,) * axes, value, dtype))
 
 

@@ -15,18 +15,18 @@ calls a kernel may have little stack."""
 _AS_IT_IS = "disable_lower_builtin"
 """TVM's word for an allocation that stays one."""
 
-_TO_WHOLE = ("tirx.round", "tirx.nearbyint")
+_TO_WHOLE = "tirx.nearbyint"
 _AT_ONCE = "llvm.lrint"
 _AT_MOST_32_BITS = ("int8", "uint8", "int16", "uint16", "int32")
 
 
 def rounded_at_once(function: Any) -> Any:
-    """`function` in which a number is rounded to a whole one and made an integer by one
-    instruction, not by two: half a step comes to the even number, as before."""
+    """`function` in which a number is rounded to a whole one and made an integer in one step, which
+    x86 has an instruction for: half a step comes to the even number, as before."""
 
     def at_once(cast: Any) -> Any:
         rounding, kind = cast.value, tvm.DataType(cast.ty.dtype)
-        if getattr(getattr(rounding, "op", None), "name", "") not in _TO_WHOLE:
+        if getattr(getattr(rounding, "op", None), "name", "") != _TO_WHOLE:
             return cast
         (number,) = rounding.args
         single = tvm.DataType("float32").with_lanes(kind.lanes)

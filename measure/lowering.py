@@ -24,7 +24,8 @@ _COPIES = {"tirx.use_async_copy": True}
 def pipeline(target: Target) -> str:
     """The name of a pipeline of TVM's for `target`, for `tvm.tirx.build` and `relax.build`.
 
-    On a processor, what a kernel holds in registers is left to LLVM, and so on (`cpu_passes`).
+    On a processor, what a kernel holds in registers is left to LLVM, and numbers are rounded and
+    made integers in one step (`cpu_passes`).
 
     On a GPU, copies to shared memory that a kernel marks for it go past the registers
     (``cp.async``, from sm_80 on). And kernels that ask for their shared memory at launch keep their
@@ -43,14 +44,13 @@ def _for_processors() -> tuple[Any, Any, Any]:
     lower, for_host, for_device = get_tir_pipeline("default")
 
     @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
-    def as_the_compiler_likes(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    def for_llvm(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         written = {
             variable: rounded_at_once(kept_local(one)) for variable, one in module.functions_items()
         }
         return tvm.IRModule(written, attrs=module.attrs)
 
-    first = as_the_compiler_likes
-    return lower, lambda: tvm.ir.transform.Sequential([first, for_host()]), for_device
+    return lower, lambda: tvm.ir.transform.Sequential([for_llvm, for_host()]), for_device
 
 
 def _for_gpus() -> tuple[Any, Any, Any]:

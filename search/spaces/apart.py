@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from tvm import tirx
 
 from tunefarm.search.spaces.form import Stage, conditions
 
+_ROWS = 16
+"""So many rows are enough to share out."""
+
 
 def schedule_before(schedule: Any, stage: Stage, lanes: int) -> None:
-    """A stage that makes an operand, such as padding: rows in parallel, each in up to three parts,
-    its ends and what is between. Which of both an element is, is then decided once for a part: an
-    image of three channels is padded in a tenth of the time."""
+    """A stage that makes an operand, such as padding. Where a condition asks how far along a row an
+    element lies, rows are computed in parallel, each in up to three loops: its ends, and what is
+    between. There the answer is known, and LLVM moves pixels together that are no vectors: an image
+    of three channels is padded in a tenth of the time."""
     block = schedule.get_sblock(stage.name)
+    width = 1 if stage.branches else lanes  # a condition on the last axis takes a vector apart
+    extents = [axis.extent for axis in stage.axes]
+    along = len(extents) - 2
+    ends = _ends(stage, along) if along > 0 and prod(extents[:along]) >= _ROWS else []
     loops = schedule.get_loops(block)
-    if len(loops) < 3:
-        schedule_elementwise(schedule, block, lanes)
+    if not ends or len(loops) != len(extents):
+        schedule_elementwise(schedule, block, width)
         return
-    *outer, row, _ = loops
-    vectorise_columns(schedule, block, 1 if stage.branches else lanes)
-    schedule.parallel(schedule.fuse(*outer) if len(outer) > 1 else outer[0])
-    first, beyond = inside(stage, len(loops) - 2)
-    ends = [end for end in (first, beyond) if 0 < end < stage.axes[-2].extent]
-    if ends:
-        sizes = [end - start for start, end in itertools.pairwise([0, *ends])]
-        schedule.loop_partition(row, [*sizes, None])
+    *rows, pixels, _ = loops
+    vectorise_columns(schedule, block, width)
+    schedule.parallel(schedule.fuse(*rows) if len(rows) > 1 else rows[0])
+    sizes = [end - start for start, end in itertools.pairwise([0, *ends])]
+    schedule.loop_partition(pixels, [*sizes, None])
+
+
+def _ends(stage: Stage, axis: int) -> list[int]:
+    """Where along an axis the answer to its conditions changes."""
+    return [end for end in inside(stage, axis) if 0 < end < stage.axes[axis].extent]
 
 
 def inside(stage: Stage, axis: int) -> tuple[int, int]:

@@ -103,6 +103,19 @@ def test_what_somebody_else_reads_is_left() -> None:
         assert "Relu" in [node.op_type for node in left(made).nodes]
 
 
+def test_of_two_both_are_left_out() -> None:
+    made = model("uint8", 6 / 255, 0, (0.0, 6.0))
+    made.graph.node[0].input[0] = "r"
+    made.graph.node.insert(0, helper.make_node("Relu", ["x"], ["r"]))
+    (node,) = left(made).nodes
+    assert node.input[0] == "x"
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.1])
+def test_what_falls_or_is_no_scale_is_left(scale: float) -> None:
+    assert len(left(model("uint8", scale, 0, (0.0, 6.0))).nodes) == 2
+
+
 def test_bounds_that_are_not_known_are_left() -> None:
     made = model("uint8", 6 / 255, 0, (0.0, 6.0))
     made.graph.node[0].input[2] = "most"

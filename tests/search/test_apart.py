@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tvm
-SHAPE = 1, 7, 12, 4
+SHAPE = 2, 9, 12, 4
 
 
 def padding(condition: str, shape: tuple[int, ...] = SHAPE) -> Any:
@@ -66,26 +66,37 @@ def test_a_row_is_taken_apart_where_its_condition_changes(
     schedule_before(schedule, stage, 16)
     text = schedule.mod["main"].script()
     assert max(1, text.count("_partition")) == parts
-    assert text.count("T.parallel(7)") == 1, "rows"
+    assert f"T.parallel({2 * 9 if parts > 1 else 2 * 9 * 12})" in text, "rows, or pixels"
     given = np.random.default_rng(0).standard_normal(SHAPE).astype("f4")
     made = tvm.runtime.tensor(np.zeros(SHAPE, "f4"))
     tvm.tirx.build(schedule.mod, target="llvm")["main"](tvm.runtime.tensor(given), made)
-    y, x, c = np.ogrid[:7, :12, :4]
+    y, x, c = np.ogrid[:9, :12, :4]
     python = condition.replace(" and ", ") & (").replace(" or ", ") | (")
     holds = np.broadcast_to(eval(f"({python})", {"x": x, "y": y, "c": c}), SHAPE)
     np.testing.assert_array_equal(made.numpy(), np.where(holds, given, np.float32(7)))
 
 
-def test_a_matrix_has_its_rows_in_parallel() -> None:
+@pytest.mark.parametrize(
+    ("condition", "shape", "shared", "vectors"),
+    [
+        ("x < 9", (12, 32), 12, True),
+        ("c < 30", (12, 32), 12, False),
+        ("1 <= x and x < 60", (1, 64, 32), 64, True),
+        ("1 <= x and x < 8", (1, 9, 9, 32), 81, True),
+    ],
+)
+def test_what_has_few_rows_is_shared_out_by_pixels(
+    condition: str, shape: tuple[int, ...], shared: int, vectors: bool
+) -> None:
     from tvm import s_tir
 
     from tunefarm.search.spaces.apart import schedule_before
     from tunefarm.search.spaces.form import stages_of
 
-    module = padding("x < 9", (12, 32))
+    module = padding(condition, shape)
     (stage,) = stages_of(module)
     schedule = s_tir.Schedule(module)
     schedule_before(schedule, stage, 16)
     text = schedule.mod["main"].script()
-    assert "T.parallel(12)" in text
-    assert "T.vectorized(16)" in text
+    assert f"T.parallel({shared})" in text
+    assert ("T.vectorized(16)" in text) == vectors
