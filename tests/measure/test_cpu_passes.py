@@ -104,26 +104,63 @@ def main(a: T.Buffer(({elements},), "float32"), b: T.Buffer(({elements},), "floa
     assert (ASKED not in code(module, pipeline(TARGET))) == kept
 
 
-def test_a_number_is_rounded_and_made_an_integer_at_once() -> None:
-    """In vectors; by TVM's own lowering it is rounded as a number first."""
+def narrowing(value: str, dtype: str = "uint8", of: str = "float32") -> Any:
+    """A kernel of one stage that makes `value` of each element v of a, in vectors."""
     from tvm.script import from_source
 
-    from tunefarm.measure.lowering import pipeline
-
-    module = from_source(
-        """
+    return from_source(
+        f"""
 @T.prim_func(s_tir=True)
-def main(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "uint8")) -> None:
-    T.func_attr({"global_symbol": "main"})
+def main(a: T.Buffer((64,), "{of}"), b: T.Buffer((64,), "{dtype}")) -> None:
+    T.func_attr({{"global_symbol": "main"}})
     for i in T.vectorized(64):
         with T.sblock("narrow"):
             v = T.axis.spatial(64, i)
-            b[v] = T.Cast("uint8", T.nearbyint(T.max(a[v], T.float32(0))))
+            b[v] = {value}
 """
     )
-    rounding, at_once = "@llvm.nearbyint.v", "@llvm.lrint.v"
+
+
+AT_ONCE, ROUNDING = "@llvm.lrint.v", "@llvm.nearbyint.v"
+
+
+def test_a_number_is_rounded_and_made_an_integer_at_once() -> None:
+    """In vectors; by TVM's own lowering it is rounded as a number first."""
+    from tunefarm.measure.lowering import pipeline
+
+    module = narrowing('T.Cast("uint8", T.nearbyint(T.max(a[v], T.float32(0))))')
     plain, ours = code(module, "default"), code(module, pipeline(TARGET))
-    assert rounding in plain
-    assert at_once not in plain
-    assert at_once in ours
-    assert rounding not in ours
+    assert ROUNDING in plain
+    assert AT_ONCE not in plain
+    assert AT_ONCE in ours
+    assert ROUNDING not in ours
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "of"),
+    [
+        ('T.Cast("int64", T.nearbyint(a[v]))', "int64", "float32"),
+        ('T.Cast("uint8", T.nearbyint(a[v]))', "uint8", "float64"),
+        ('T.Cast("uint8", T.floor(a[v]))', "uint8", "float32"),
+        ("T.nearbyint(a[v])", "float32", "float32"),
+    ],
+)
+def test_what_is_rounded_otherwise_is_as_it_was(value: str, dtype: str, of: str) -> None:
+    from tunefarm.measure.lowering import pipeline
+
+    assert "@llvm.lrint" not in code(narrowing(value, dtype, of), pipeline(TARGET))
+
+
+def test_other_processors_round_in_vectors_too() -> None:
+    """And call no library for it."""
+    import tvm
+
+    from tunefarm.measure.lowering import pipeline
+    from tunefarm.search import replay
+
+    cross = parse_target("llvm:mcpu=cortex-a76:mtriple=aarch64-linux-gnu:num-cores=2")
+    module = narrowing('T.Cast("uint8", T.nearbyint(T.max(a[v], T.float32(0))))')
+    built = tvm.tirx.build(module, target=replay.tvm_target(cross), pipeline=pipeline(cross))
+    text = str(built.inspect_source("asm"))
+    assert "lrintf" not in text
+    assert ".4s" in text
