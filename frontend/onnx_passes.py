@@ -7,7 +7,7 @@ They run before the import because the compiler folds constants by compiling a k
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +54,14 @@ class Graph:
         counts = Counter(name for node in self.nodes for name in node.input)
         counts.update(self.outputs)
         return counts
+
+    def readers(self) -> defaultdict[str, list[onnx.NodeProto]]:
+        """By what they read."""
+        found: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+        for node in self.nodes:
+            for name in node.input:
+                found[name].append(node)
+        return found
 
     def rename(self, names: dict[str, str]) -> None:
         """Let every consumer of a key read its value instead."""

@@ -29,7 +29,6 @@ from tunefarm.frontend.quantised_scale import (
     QUANTISE,
     Scale,
     put_scale,
-    readers_of,
     scale_of,
 )
 
@@ -105,7 +104,7 @@ def _apart(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 def _retype(graph: Graph, wanted: str) -> None:
     """Tensors of 8 bits inside the network as `wanted`, their zeros shifted along."""
-    readers = readers_of(graph)
+    readers = graph.readers()
     for node in graph.nodes:
         scale = scale_of(graph, node) if node.op_type == QUANTISE else None
         if scale is None or scale.dtype == wanted or node.output[0] in graph.outputs:
@@ -124,7 +123,7 @@ def _move(graph: Graph) -> None:
     changed = True
     while changed:
         changed = False
-        readers, used = readers_of(graph), graph.uses()
+        readers, used = graph.readers(), graph.uses()
         makers = {name: node for node in graph.nodes for name in node.output}
         for place, node in enumerate(graph.nodes):
             result = _quantised_alone(graph, node, readers, used)
@@ -211,7 +210,7 @@ class _Speller:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._used = graph.uses()
-        self._readers = readers_of(graph)
+        self._readers = graph.readers()
         self._makers = {name: node for node in graph.nodes for name in node.output}
         self._nodes: list[onnx.NodeProto] = []
         self._scaled: set[str] = set()

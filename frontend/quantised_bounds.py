@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from tunefarm.frontend.onnx_passes import Graph, attribute
-from tunefarm.frontend.quantised_scale import QUANTISE, Scale, readers_of, scale_of
+from tunefarm.frontend.quantised_scale import QUANTISE, Scale, scale_of
 
 _Ends = tuple[float | None, float | None]
 """The least and the largest value that something lets through; None where there is none."""
@@ -15,7 +15,7 @@ def drop_bounds(graph: Graph) -> None:
     """Leave out what bounds a tensor that is quantised next, where the ends of its type bound it at
     least as much: the larger a value, the larger its number, so that what lies beyond such a bound
     and the bound itself come to the same end."""
-    readers, used = readers_of(graph), graph.uses()
+    readers, used = graph.readers(), graph.uses()
     needless: dict[str, str] = {}
     for node in reversed(graph.nodes):  # of two, one before the other, the latter first
         bounds = _bounds(graph, node)

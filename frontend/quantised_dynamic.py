@@ -10,7 +10,6 @@ of two tensors, products are computed in floating point, and right.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,10 +62,7 @@ class _Speller:
         of_images = any(node.op_type == _IMAGES for node in graph.nodes)
         self._shapes = _shapes(graph) if of_images else {}
         self._makers = {name: node for node in graph.nodes for name in node.output}
-        self._readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
-        for node in graph.nodes:
-            for name in node.input:
-                self._readers[name].append(node)
+        self._readers = graph.readers()
 
     def run(self) -> None:
         for node in self._graph.nodes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,11 +64,3 @@ def put_scale(graph: Graph, node: onnx.NodeProto, scale: Scale) -> None:
     graph.constants[names[1]] = np.array(scale.zero, np.int64).astype(scale.dtype)
     del node.input[1:]
     node.input.extend(names)
-
-
-def readers_of(graph: Graph) -> defaultdict[str, list[onnx.NodeProto]]:
-    found: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in graph.nodes:
-        for name in node.input:
-            found[name].append(node)
-    return found
