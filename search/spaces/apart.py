@@ -16,15 +16,17 @@ _ROWS = 16
 
 
 def schedule_before(schedule: Any, stage: Stage, lanes: int) -> None:
-    """A stage that makes an operand, such as padding. Where a condition asks how far along a row an
-    element lies, rows are computed in parallel, each in up to three loops: its ends, and what is
-    between. There the answer is known, and LLVM moves pixels together that are no vectors: an image
-    of three channels is padded in a tenth of the time."""
+    """A stage that makes an operand, such as padding. Where a pixel is less than a vector, and a
+    condition asks how far along a row it lies, rows are computed in parallel, each in up to three
+    loops: its ends, and what is between. There the answer is known, and LLVM moves pixels together:
+    an image of three channels is padded in a tenth of the time. Wider pixels gain little, or lose:
+    what they take is the memory's time."""
     block = schedule.get_sblock(stage.name)
     width = 1 if stage.branches else lanes  # a condition on the last axis takes a vector apart
     extents = [axis.extent for axis in stage.axes]
     along = len(extents) - 2
-    ends = _ends(stage, along) if along > 0 and prod(extents[:along]) >= _ROWS else []
+    narrow = along > 0 and extents[-1] < lanes and prod(extents[:along]) >= _ROWS
+    ends = _ends(stage, along) if narrow else []
     loops = schedule.get_loops(block)
     if not ends or len(loops) != len(extents):
         schedule_elementwise(schedule, block, width)

@@ -82,10 +82,11 @@ def test_a_row_is_taken_apart_where_its_condition_changes(
         ("x < 9", (12, 32), 12, True),
         ("c < 30", (12, 32), 12, False),
         ("1 <= x and x < 60", (1, 64, 32), 64, True),
-        ("1 <= x and x < 8", (1, 9, 9, 32), 81, True),
+        ("1 <= x and x < 8", (1, 9, 9, 4), 81, False),
+        ("1 <= x and x < 8", (2, 9, 9, 32), 162, True),
     ],
 )
-def test_what_has_few_rows_is_shared_out_by_pixels(
+def test_what_has_few_rows_or_wide_pixels_is_shared_out_by_pixels(
     condition: str, shape: tuple[int, ...], shared: int, vectors: bool
 ) -> None:
     from tvm import s_tir
