@@ -87,8 +87,11 @@ def host_name() -> str:
 
 
 def conditions() -> dict[str, float | str]:
-    """What may disturb a measurement right now: load, steal time, clock policy, free memory."""
+    """What may disturb a measurement right now: load, steal time, clock policy, free memory, and
+    how far apart the cores are (`devices.cores`)."""
     import psutil
+
+    from tunefarm.devices.cores import exchange_s
 
     times = psutil.cpu_times()
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -104,5 +107,6 @@ def conditions() -> dict[str, float | str]:
         "governor": governor.read_text().strip() if governor.exists() else "unknown",
         "clock_policy": "floating",
         "clock_mhz": round(frequency.current, 1) if frequency else 0.0,
+        "exchange_us": round(1e6 * exchange_s(), 2),
         "memory_available_bytes": float(psutil.virtual_memory().available),
     }

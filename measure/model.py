@@ -105,8 +105,9 @@ class CompiledModel:
             return [output.numpy() for output in outputs]
 
 
-def interleave(request: ModelRequest) -> dict[str, list[float]]:
-    """Rounds of both builds in random order, after one warm-up run of each.
+def interleave(request: ModelRequest, steady: Steady | None = None) -> dict[str, list[float]]:
+    """Rounds of both builds in random order, after one warm-up run of each, begun while the machine
+    is `steady`; no more than half as long as they take is spent on waiting for it.
 
     Returns:
         Seconds per inference of ``base`` and ``tuned``, at least one of each that is asked for.
@@ -128,6 +129,7 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
     far = protocol.truncate_factor * min(first.values())
     slow = {name for name, s in first.items() if s > far and protocol.slow_model(s)}
     samples: dict[str, list[float]] = {name: [] for name in models}
+    waited = steady.waited_s if steady is not None else 0.0
 
     def is_due(name: str, turn: int) -> bool:
         if name in slow:
@@ -139,6 +141,8 @@ def interleave(request: ModelRequest) -> dict[str, list[float]]:
         names = [name for name in models if is_due(name, turn)]
         rng.shuffle(names)
         for name in names:
+            if steady is not None and steady.waited_s - waited < protocol.model_s / 2:
+                steady.wait()
             samples[name].append(_seconds(models[name], bound[name]))
     return {name: found or [first[name]] for name, found in samples.items()}
 

@@ -48,6 +48,10 @@ def _race(request: KernelRace) -> dict[str, list[float]]:
     return kernel.race(request, _ARGUMENTS, _STEADY)
 
 
+def _model(request: ModelRequest) -> dict[str, list[float]]:
+    return model.interleave(request, _STEADY)
+
+
 def _place(request: PlaceRequest) -> list[dict[str, list[float]]]:
     return model.place(request, _STEADY)
 
@@ -64,7 +68,7 @@ _HANDLERS: dict[type, Callable[[Any], Any]] = {
     Prepare: _prepare,
     ScreenRequest: _screen,
     KernelRace: _race,
-    ModelRequest: model.interleave,
+    ModelRequest: _model,
     CheckRequest: model.check,
     PlaceRequest: _place,
     str: _named,

@@ -2,9 +2,11 @@
 
 On shared hosts two of a machine's cores are now and then two threads of one: for tenths of a
 second, or for fifteen, everything that computes on both takes twice its time, whatever is done
-inside the machine.
-A gauge, a short computation on all cores whose time on an undisturbed machine is known, tells. What
-is timed waits for it, and is timed again where it was disturbed meanwhile.
+inside the machine. Or they come to lie far apart (`devices.cores`), mostly where both have been at
+work for a while, and everything that they hand to each other takes several times as long.
+Gauges tell, whose times on an undisturbed machine are known: a short computation on all cores, and
+an exchange between two. What is timed waits for them, and is timed again where it was disturbed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tunefarm.devices.cores import exchange_s
 
 VARIABLE = "TUNEFARM_GAUGE"
 """Environment variable that names the gauge's file for a runner's child."""
@@ -47,54 +51,87 @@ def gauge_from_file(path: Path) -> Gauge | None:
     return gauge if gauge.library.exists() else None
 
 
-class Steady:
-    """Asks a gauge, and waits.
+def near_from_file(path: Path) -> float | None:
+    """Seconds of an exchange between cores that are near each other, from the same file; None where
+    it does not tell."""
+    try:
+        return float(json.loads(path.read_text())["near_s"]) or None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class Norm:
+    """What a gauge says of an undisturbed machine, as far as is known.
 
     Args:
-        gauge: runs the gauge a few times and returns the seconds of its fastest call.
-        seconds: what that takes on an undisturbed machine.
-        sleep: as `time.sleep`; what is slept counts as waited.
+        gauge: does something short and returns its seconds.
+        seconds: what that takes at best.
+        tolerance: times as long as which it still counts as undisturbed.
     """
 
-    TOLERANCE = 1.3
-    LIMIT_S = 0.4
-    PATIENCE_S = 1.0
-    """Waited in vain, after which what the machine does counts as undisturbed."""
-    PAUSE_S = 0.02
-
-    def __init__(
-        self,
-        gauge: Callable[[], float],
-        seconds: float,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, gauge: Callable[[], float], seconds: float, tolerance: float) -> None:
         self._gauge = gauge
         self._least = seconds
         self._seconds = seconds
-        self._sleep = sleep
-        self._in_vain_s = 0.0
-        self.waited_s = 0.0
+        self._tolerance = tolerance
 
-    def there(self) -> bool:
-        return self._ask() <= self.TOLERANCE * self._seconds
-
-    def _ask(self) -> float:
+    def ask(self) -> float:
         now = self._gauge()
         # A machine that has recovered is held to what it can do again.
         self._seconds = max(self._least, min(self._seconds, now))
         return now
 
+    def holds(self, seconds: float) -> bool:
+        return seconds <= self._tolerance * self._seconds
+
+    def accept(self, seconds: float) -> None:
+        """Counts as undisturbed from now on, until it takes less."""
+        self._seconds = seconds
+
+
+def of_work(gauge: Callable[[], float], seconds: float) -> Norm:
+    """Of a computation on all cores."""
+    return Norm(gauge, seconds, 1.3)
+
+
+def of_exchange(gauge: Callable[[], float], seconds: float) -> Norm:
+    """Of an exchange between cores: far ones take three times as long or more."""
+    return Norm(gauge, seconds, 2.0)
+
+
+class Steady:
+    """Asks gauges, and waits.
+
+    Args:
+        norms: all of them are to hold.
+        sleep: as `time.sleep`; what is slept counts as waited.
+    """
+
+    LIMIT_S = 0.4
+    PATIENCE_S = 1.0
+    """Waited in vain, after which what the machine does counts as undisturbed."""
+    PAUSE_S = 0.02
+
+    def __init__(self, norms: Sequence[Norm], sleep: Callable[[float], None] = time.sleep) -> None:
+        self._norms = norms
+        self._sleep = sleep
+        self._in_vain_s = 0.0
+        self.waited_s = 0.0
+
+    def there(self) -> bool:
+        return all(norm.holds(norm.ask()) for norm in self._norms)
+
     def wait(self, limit_s: float = LIMIT_S) -> bool:
-        """Until all cores are there, or for `limit_s`.
+        """Until all cores are there and near, or for `limit_s`.
 
         A machine that keeps us waiting is not disturbed but slower than it was: after
         `PATIENCE_S` in vain what it does now counts as undisturbed.
         """
-        waited, best = 0.0, float("inf")
+        waited, best = 0.0, [float("inf")] * len(self._norms)
         while waited <= limit_s:
-            now = self._ask()
-            best = min(best, now)
-            if now <= self.TOLERANCE * self._seconds:
+            now = [norm.ask() for norm in self._norms]
+            best = list(map(min, best, now))
+            if all(norm.holds(seconds) for norm, seconds in zip(self._norms, now, strict=True)):
                 self._in_vain_s = 0.0
                 return True
             self._sleep(self.PAUSE_S)
@@ -102,7 +139,10 @@ class Steady:
             self.waited_s += self.PAUSE_S
         self._in_vain_s += waited
         if self._in_vain_s > self.PATIENCE_S:
-            self._seconds, self._in_vain_s = best, 0.0
+            for norm, seconds in zip(self._norms, best, strict=True):
+                if not norm.holds(seconds):
+                    norm.accept(seconds)
+            self._in_vain_s = 0.0
         return False
 
     def undisturbed(self, measure: Callable[[], list[float]], attempts: int = 2) -> list[float]:
@@ -120,13 +160,24 @@ class Steady:
 def steady_from_environment() -> Steady | None:
     """In a runner's child, where its parent has named a gauge."""
     named = os.environ.get(VARIABLE)
-    gauge = gauge_from_file(Path(named)) if named else None
-    if gauge is None:
+    if not named:
         return None
-    try:
-        return Steady(_fastest_of(gauge), gauge.seconds)
-    except Exception:  # a library that cannot be loaded; without it nothing waits
-        return None
+    norms = []
+    gauge, near_s = gauge_from_file(Path(named)), near_from_file(Path(named))
+    if gauge is not None:
+        try:
+            norms.append(of_work(_fastest_of(gauge), gauge.seconds))
+        except Exception:  # a library that cannot be loaded; without it nothing waits for it
+            pass
+    if near_s is not None:
+        norms.append(of_exchange(exchange(), near_s))
+    return Steady(norms) if norms else None
+
+
+def exchange() -> Callable[[], float]:
+    """Between cores that this thread may use now: later it may be confined to one of them."""
+    cores = os.sched_getaffinity(0)
+    return lambda: exchange_s(cores)
 
 
 def _fastest_of(gauge: Gauge, calls: int = 3) -> Callable[[], float]:

@@ -66,11 +66,13 @@ class Watch:
         say: takes a line about what happens now.
         steady: waits a while for the machine to be all there; whether it is.
         keep: takes all entries after each round: what is measured is not lost.
+        near_s: see `serve.Measure`.
     """
 
     say: Callable[[str], None] = lambda _: None
     steady: Callable[[], bool] = lambda: True
     keep: Callable[[Sequence[Entry]], None] = lambda _: None
+    near_s: float = 0.0
 
 
 def bench(
@@ -143,6 +145,7 @@ def _measured(
         reference,
         protocol.seconds,
         protocol.least,
+        watch.near_s,
     )
     environment = runtime(entry.runtime).environment(subject.threads)
     for _ in range(2):  # what was disturbed is measured once more

@@ -13,12 +13,16 @@ import numpy as np
 
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import make_input, parity
+from tunefarm.measure.steady import Steady, exchange, of_exchange
 from tunefarm.results.runtimes.contract import Array, Subject
 
 MOST_SAMPLES = 500
 """Of a process: where more would fit, each is the mean of several inferences in a row."""
 PATIENCE = 5.0
 """Times the seconds of samples that are spent on getting the least number of them."""
+BURST_S = 0.05
+"""Of samples in a row, before and after which it is asked whether the cores are near: shorter than
+they stay as they are, longer than runtimes' threads take to be at work again."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Measure:
     Attributes:
         seconds: of samples, after a fifth as many of warming up; until there are `least` of them,
             at most `PATIENCE` times as many.
+        near_s: of an exchange between near cores (`devices.cores`), which is waited for, and where
+            they were apart meanwhile is timed again; 0.0 where that is not known.
     """
 
     runtime: str
@@ -53,6 +59,7 @@ class Measure:
     reference: Path
     seconds: float
     least: int
+    near_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -125,15 +132,24 @@ def _measure(request: Measure) -> Report:
         run(feed)
         fastest = min(fastest, time.perf_counter() - started)
     calls = max(1, math.ceil(request.seconds / MOST_SAMPLES / fastest))
-    samples: list[float] = []
-    spent = 0.0
-    while spent < request.seconds * (1.0 if len(samples) >= request.least else PATIENCE):
-        started = time.perf_counter()
-        for _ in range(calls):
-            run(feed)
-        elapsed = time.perf_counter() - started
-        samples.append(elapsed / calls)
-        spent += elapsed
+    norms = [of_exchange(exchange(), request.near_s)] if request.near_s else []
+    steady, samples = Steady(norms), list[float]()
+
+    def due() -> bool:
+        patience = 1.0 if len(samples) >= request.least else PATIENCE
+        return calls * sum(samples) < request.seconds * patience
+
+    def burst() -> list[float]:
+        found: list[float] = []
+        while not found or calls * sum(found) < min(BURST_S, request.seconds):
+            started = time.perf_counter()
+            for _ in range(calls):
+                run(feed)
+            found.append((time.perf_counter() - started) / calls)
+        return found
+
+    while due():
+        samples += steady.undisturbed(burst)
     error = found.max_rel_err
     return Report(load_s, first_s, tuple(samples), calls, _peak_bytes(), error, found.passed)
 

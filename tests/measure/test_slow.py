@@ -105,6 +105,30 @@ def test_two_slow_models_are_both_run_again(monkeypatch: pytest.MonkeyPatch, clo
     assert len(found["tuned"]) >= 2
 
 
+def test_samples_begin_while_the_machine_is_there_and_half_as_long_is_waited_at_most(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    from tunefarm.measure.model import interleave
+
+    asked = 0
+
+    class Disturbed:
+        waited_s = 7.0
+
+        def wait(self) -> bool:
+            nonlocal asked
+            asked += 1
+            self.waited_s += 0.4
+            return False
+
+    protocol = Protocol()
+    models(monkeypatch, clock, {"base": 0.05, "tuned": 0.04})
+    request = ModelRequest(Path("base"), Path("tuned"), (X,), protocol, 0)
+    found = interleave(request, Disturbed())  # type: ignore[arg-type]
+    assert len(found["base"]) == len(found["tuned"]) == protocol.model_rounds
+    assert asked == 8, "after 3.2 s, half of what is timed, nobody waits any more"
+
+
 @pytest.mark.parametrize(("calls", "samples"), [(3, 2), (2, 1), (1, 1)])
 def test_a_kernel_that_is_far_slower_is_called_so_many_times(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, tmp_path: Path, calls: int, samples: int

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefarm.measure.steady import Steady, gauge_from_file
+from tunefarm.measure.steady import Steady, gauge_from_file, near_from_file, of_exchange, of_work
 
 
 class Machine:
@@ -27,7 +27,7 @@ class Machine:
         self.now += seconds
 
     def steady(self) -> Steady:
-        return Steady(self.gauge, 1e-4, self.sleep)
+        return Steady([of_work(self.gauge, 1e-4)], self.sleep)
 
     def work(self, seconds: float) -> list[float]:
         begin, self.now = self.now, self.now + seconds
@@ -100,6 +100,69 @@ def test_what_was_slow_for_long_is_held_to_its_speed_again_once_it_recovers() ->
     assert not steady.there(), "the second disturbance is noticed like the first"
     assert steady.wait()
     assert machine.now >= 9.1
+
+
+class Apart(Machine):
+    """Whose cores lie far apart in these intervals, and compute as always."""
+
+    def exchange(self) -> float:
+        self.now += 1e-3
+        far = any(begin <= self.now < end for begin, end in self.disturbed)
+        return 8e-6 if far else 2.5e-6
+
+    def gauge(self) -> float:
+        return 1e-4
+
+    def steady(self) -> Steady:
+        return Steady([of_work(self.gauge, 1e-4), of_exchange(self.exchange, 2e-6)], self.sleep)
+
+
+def test_cores_that_are_apart_are_waited_for() -> None:
+    machine = Apart((0.0, 0.3), (0.33, 0.5))
+    steady = machine.steady()
+    assert steady.undisturbed(lambda: machine.work(0.05)) == [1.0]
+    assert 0.5 < machine.now < 0.7
+
+
+def test_cores_that_stay_apart_are_not_waited_for_forever_until_they_have_been_near() -> None:
+    machine = Apart((0.0, 5.0), (9.0, 1e9))
+    steady = machine.steady()
+    while not steady.wait():
+        assert machine.now < 2.0
+    waited = steady.waited_s
+    assert steady.there()
+    assert steady.waited_s == waited
+    machine.now = 6.0
+    assert steady.there()
+    machine.now = 9.0
+    assert not steady.there()
+
+
+def test_what_is_accepted_is_what_is_the_matter_alone() -> None:
+    """Cores that stay apart do not make slow ones count as undisturbed."""
+    machine = Apart((0.0, 1e9))
+    halved = False
+    work = of_work(lambda: 2e-4 if halved else 1e-4, 1e-4)
+    steady = Steady([work, of_exchange(machine.exchange, 2e-6)], machine.sleep)
+    assert not steady.wait(2.0)
+    assert steady.there()
+    halved = True
+    assert not steady.there()
+
+
+def test_a_machine_without_gauges_is_always_there() -> None:
+    assert Steady([]).undisturbed(lambda: [1.0]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "near_s"),
+    [('{"near_s": 2e-6}', 2e-6), ('{"near_s": 0.0}', None), ("{}", None), ("[", None)],
+)
+def test_what_near_cores_take_is_on_record(tmp_path: Path, text: str, near_s: float | None) -> None:
+    path = tmp_path / "roof.json"
+    path.write_text(text)
+    assert near_from_file(path) == near_s
+    assert near_from_file(tmp_path / "missing.json") is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"gauge": null}', '{"gauge": {"shapes": 3}}'])
