@@ -9,6 +9,8 @@ from tunefarm.errors import Failure
 from tunefarm.frontend.program import TensorSpec, TuningTask
 from tunefarm.measure.gate import Parity
 
+BUILT_IN = "vm.builtin."
+"""What the names of the virtual machine's own functions begin with."""
 PART = "__part"
 """In a library, between the name of a kernel and the place at which it writes into a whole."""
 
@@ -47,11 +49,14 @@ class InPlace:
         model_s: an inference, undisturbed by being watched; on a GPU one whose kernels are begun
             one by one, as they are where they are watched, and not the graph that users call.
         functions: seconds of an inference in each of the library's functions, all calls together;
-            the virtual machine's own, ``vm.builtin...``, are among them.
+            the virtual machine's own, `BUILT_IN`, are among them.
+        outside: share of an inference that is in no kernel; of each watched inference and the one
+            beside it, so that what disturbs now and then is in both.
     """
 
     model_s: float
     functions: dict[str, float]
+    outside: float
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,15 @@ from tvm.runtime.vm import VirtualMachine
 from tunefarm.measure import weights
 from tunefarm.measure.backend import backend
 from tunefarm.measure.expected import expected_outputs, parity_inputs
-from tunefarm.measure.facts import Checked, InPlace
+from tunefarm.measure.facts import BUILT_IN, Checked, InPlace
 from tunefarm.measure.gate import Array, Parity, make_input, parity
 from tunefarm.measure.steady import Steady
 
 if TYPE_CHECKING:
     from tunefarm.measure.requests import CheckRequest, ModelRequest, PlaceRequest
 
+WAIT_S = 1.0
+"""For the machine to be all there, before a sample: an inference is worth more than a kernel."""
 ONE_BY_ONE = "one_by_one"
 """What a library for a GPU has besides `main`: the same, whose kernels are begun one by one."""
 
@@ -142,7 +144,7 @@ def interleave(request: ModelRequest, steady: Steady | None = None) -> dict[str,
         rng.shuffle(names)
         for name in names:
             if steady is not None and steady.waited_s - waited < protocol.model_s / 2:
-                steady.wait()
+                steady.wait(WAIT_S)
             samples[name].append(_seconds(models[name], bound[name]))
     return {name: found or [first[name]] for name, found in samples.items()}
 
@@ -175,10 +177,16 @@ def _in_place(model: CompiledModel, request: CheckRequest) -> InPlace:
     for _ in range(rounds):
         rows.append(_watched(model, arguments))
         plain.append(_seconds(model, arguments, one_by_one=True))
+    shares = [_in_kernels(row) / seconds for row, seconds in zip(rows, plain, strict=True)]
     return InPlace(
         statistics.median(plain),
         {name: statistics.median(row[name] for row in rows) for name in rows[0]},
+        max(0.0, 1.0 - statistics.median(shares)),
     )
+
+
+def _in_kernels(row: Mapping[str, float]) -> float:
+    return sum(seconds for name, seconds in row.items() if not name.startswith(BUILT_IN))
 
 
 def place(request: PlaceRequest, steady: Steady | None) -> list[dict[str, list[float]]]:

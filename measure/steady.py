@@ -105,16 +105,22 @@ class Steady:
     Args:
         norms: all of them are to hold.
         sleep: as `time.sleep`; what is slept counts as waited.
+        patience_s: waited in vain, after which what the machine does counts as undisturbed.
     """
 
     LIMIT_S = 0.4
     PATIENCE_S = 1.0
-    """Waited in vain, after which what the machine does counts as undisturbed."""
     PAUSE_S = 0.02
 
-    def __init__(self, norms: Sequence[Norm], sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        norms: Sequence[Norm],
+        sleep: Callable[[float], None] = time.sleep,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self._norms = norms
         self._sleep = sleep
+        self._patience_s = patience_s
         self._in_vain_s = 0.0
         self.waited_s = 0.0
 
@@ -125,7 +131,7 @@ class Steady:
         """Until all cores are there and near, or for `limit_s`.
 
         A machine that keeps us waiting is not disturbed but slower than it was: after
-        `PATIENCE_S` in vain what it does now counts as undisturbed.
+        `patience_s` in vain what it does now counts as undisturbed.
         """
         waited, best = 0.0, [float("inf")] * len(self._norms)
         while waited <= limit_s:
@@ -138,19 +144,21 @@ class Steady:
             waited += self.PAUSE_S
             self.waited_s += self.PAUSE_S
         self._in_vain_s += waited
-        if self._in_vain_s > self.PATIENCE_S:
+        if self._in_vain_s > self._patience_s:
             for norm, seconds in zip(self._norms, best, strict=True):
                 if not norm.holds(seconds):
                     norm.accept(seconds)
             self._in_vain_s = 0.0
         return False
 
-    def undisturbed(self, measure: Callable[[], list[float]], attempts: int = 2) -> list[float]:
+    def undisturbed(
+        self, measure: Callable[[], list[float]], attempts: int = 2, limit_s: float = LIMIT_S
+    ) -> list[float]:
         """What `measure` returns from a time in which the machine was there before and after; from
         its last attempt, where there was no such time."""
         samples: list[float] = []
         for _ in range(attempts):
-            self.wait()
+            self.wait(limit_s)
             samples = measure()
             if self.there():
                 break

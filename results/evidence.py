@@ -75,8 +75,8 @@ def in_place(journal: Journal, job: str, target: str) -> dict[str, Any] | None:
     found = last_in_place(journal, job, target)
     if found is None:
         return None
-    outside = 1 - sum(found["kernels"].values()) / found["model_s"]
-    return {**found, "outside": max(0.0, outside)}
+    outside = 1 - sum(found["kernels"].values()) / found["model_s"]  # an older job does not tell it
+    return {"outside": max(0.0, outside), **found}
 
 
 def _per_call(seconds: float | None, calls: int) -> float | None:

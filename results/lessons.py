@@ -91,7 +91,8 @@ def read_lessons(path: Path) -> list[Lesson]:
         StoreError: the file is no such table.
     """
     try:
-        table = pq.read_table(path)
+        # Threads of Arrow's that are still about may abort a process that ends then.
+        table = pq.read_table(path, use_threads=False)
         version = (table.schema.metadata or {})[b"tunefarm.lessons"]
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         raise StoreError(

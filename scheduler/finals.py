@@ -157,7 +157,12 @@ class Finals:
             if task is not None:
                 kernels[task] = kernels.get(task, 0.0) + seconds
         self.races.journal.add_event(
-            job, "in_place", target=name, model_s=checked.in_place.model_s, kernels=kernels
+            job,
+            "in_place",
+            target=name,
+            model_s=checked.in_place.model_s,
+            kernels=kernels,
+            outside=checked.in_place.outside,
         )
 
     def _checked(self) -> tuple[bool, Parity]:

@@ -23,6 +23,8 @@ PATIENCE = 5.0
 BURST_S = 0.05
 """Of samples in a row, before and after which it is asked whether the cores are near: shorter than
 they stay as they are, longer than runtimes' threads take to be at work again."""
+WAIT_S = 2.0
+"""For cores that are apart, before that counts as how they are."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def _measure(request: Measure) -> Report:
         fastest = min(fastest, time.perf_counter() - started)
     calls = max(1, math.ceil(request.seconds / MOST_SAMPLES / fastest))
     norms = [of_exchange(exchange(), request.near_s)] if request.near_s else []
-    steady, samples = Steady(norms), list[float]()
+    steady, samples = Steady(norms, patience_s=WAIT_S), list[float]()
 
     def due() -> bool:
         patience = 1.0 if len(samples) >= request.least else PATIENCE
@@ -149,7 +151,7 @@ def _measure(request: Measure) -> Report:
         return found
 
     while due():
-        samples += steady.undisturbed(burst)
+        samples += steady.undisturbed(burst, limit_s=WAIT_S)
     error = found.max_rel_err
     return Report(load_s, first_s, tuple(samples), calls, _peak_bytes(), error, found.passed)
 
