@@ -120,20 +120,18 @@ def _benched(
 ) -> dict[str, Any]:
     """One model's document, recorded."""
     from tunefarm.devices.registry import local_devices
-    from tunefarm.measure.roofline import nearest, roof_path
-    from tunefarm.measure.steady import near_from_file
     from tunefarm.results.bench import Watch, bench
     from tunefarm.results.bench_figures import figures
     from tunefarm.results.bench_record import keep, record
 
     (device,) = local_devices(home)
     with _subject(home, model, artifact, shapes, threads) as (subject, directory):
-        with alone(device, "bench"), steadied(home, device) as steady:
+        with alone(device, "bench"), steadied(home, device) as machine:
             watch = Watch(
                 lambda text: click.echo(text, err=True),
-                steady,
+                machine.wait,
                 lambda e: keep(directory, e),
-                near_from_file(roof_path(home, device)) or nearest(),
+                machine.near_s,
             )
             entries = bench(subject, names, protocol, watch)
         return record(home, directory, subject, entries, figures(entries, protocol), protocol)

@@ -56,13 +56,14 @@ def command(
     kind = make_target(str(artifacts[0].manifest["target"]["kind"]), {})
     device = device_for(kind, local_devices(home))
     threads = max(int(artifact.manifest["threads"]) for artifact in artifacts)
-    with alone(device, "compare"), steadied(home, device) as steady:
+    with alone(device, "compare"), steadied(home, device) as machine:
 
         def before(process: int) -> None:
             click.echo(f"process {process + 1} of {processes}", err=True)
-            steady()
+            machine.wait()
 
-        found = duel.duel((paths[0], paths[1]), threads, processes, seconds, before)
+        pair = (paths[0], paths[1])
+        found = duel.duel(pair, threads, processes, seconds, before, machine.near_s)
     document = _document(artifacts, found, duel.kernels(*artifacts))
     show_json(document) if as_json else _show(document)
 

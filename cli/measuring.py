@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -52,15 +53,31 @@ def alone(device: Device, who: str) -> Iterator[None]:
         lock.release()
 
 
-@contextlib.contextmanager
-def steadied(home: Home, device: Device) -> Iterator[Any]:
-    """Waits a while for the machine to be all there, where the roof's gauge is known."""
-    from tunefarm.measure.protocol import Protocol
-    from tunefarm.measure.roofline import roof_path
-    from tunefarm.measure.runner import Runner
+@dataclass(frozen=True)
+class Machine:
+    """Whose gauges are asked.
 
-    runner = Runner(device.cores, Protocol().memory_bytes, roof_path(home, device))
+    Attributes:
+        wait: waits a while for it to be all there, where the roof's gauge is known; whether it is.
+        near_s: what an exchange between near cores takes (`devices.cores`), 0.0 of a GPU.
+    """
+
+    wait: Callable[[], bool]
+    near_s: float
+
+
+@contextlib.contextmanager
+def steadied(home: Home, device: Device) -> Iterator[Machine]:
+    from tunefarm.measure.protocol import Protocol
+    from tunefarm.measure.roofline import nearest, roof_path
+    from tunefarm.measure.runner import Runner
+    from tunefarm.measure.steady import near_from_file
+
+    path, near_s = roof_path(home, device), 0.0
+    if device.target.kind == "llvm":
+        near_s = near_from_file(path) or nearest()
+    runner = Runner(device.cores, Protocol().memory_bytes, path)
     try:
-        yield runner.await_steady
+        yield Machine(runner.await_steady, near_s)
     finally:
         runner.close()

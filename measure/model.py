@@ -19,13 +19,11 @@ from tunefarm.measure.backend import backend
 from tunefarm.measure.expected import expected_outputs, parity_inputs
 from tunefarm.measure.facts import BUILT_IN, Checked, InPlace
 from tunefarm.measure.gate import Array, Parity, make_input, parity
-from tunefarm.measure.steady import Steady
+from tunefarm.measure.steady import NETWORK_S, Steady
 
 if TYPE_CHECKING:
     from tunefarm.measure.requests import CheckRequest, ModelRequest, PlaceRequest
 
-WAIT_S = 1.0
-"""For the machine to be all there, before a sample: an inference is worth more than a kernel."""
 ONE_BY_ONE = "one_by_one"
 """What a library for a GPU has besides `main`: the same, whose kernels are begun one by one."""
 
@@ -144,7 +142,7 @@ def interleave(request: ModelRequest, steady: Steady | None = None) -> dict[str,
         rng.shuffle(names)
         for name in names:
             if steady is not None and steady.waited_s - waited < protocol.model_s / 2:
-                steady.wait(WAIT_S)
+                steady.wait(NETWORK_S)
             samples[name].append(_seconds(models[name], bound[name]))
     return {name: found or [first[name]] for name, found in samples.items()}
 

@@ -21,6 +21,8 @@ from typing import Any
 
 from tunefarm.devices.cores import exchange_s
 
+NETWORK_S = 2.0
+"""Waited at a time, and in vain, before an inference: it is worth more than a kernel's call."""
 VARIABLE = "TUNEFARM_GAUGE"
 """Environment variable that names the gauge's file for a runner's child."""
 
@@ -105,6 +107,7 @@ class Steady:
     Args:
         norms: all of them are to hold.
         sleep: as `time.sleep`; what is slept counts as waited.
+        limit_s: the most that is waited at a time.
         patience_s: waited in vain, after which what the machine does counts as undisturbed.
     """
 
@@ -116,10 +119,12 @@ class Steady:
         self,
         norms: Sequence[Norm],
         sleep: Callable[[float], None] = time.sleep,
+        limit_s: float = LIMIT_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._norms = norms
         self._sleep = sleep
+        self._limit_s = limit_s
         self._patience_s = patience_s
         self._in_vain_s = 0.0
         self.waited_s = 0.0
@@ -127,12 +132,13 @@ class Steady:
     def there(self) -> bool:
         return all(norm.holds(norm.ask()) for norm in self._norms)
 
-    def wait(self, limit_s: float = LIMIT_S) -> bool:
-        """Until all cores are there and near, or for `limit_s`.
+    def wait(self, limit_s: float | None = None) -> bool:
+        """Until all cores are there and near, or for `limit_s`, which by default is its own.
 
         A machine that keeps us waiting is not disturbed but slower than it was: after
         `patience_s` in vain what it does now counts as undisturbed.
         """
+        limit_s = self._limit_s if limit_s is None else limit_s
         waited, best = 0.0, [float("inf")] * len(self._norms)
         while waited <= limit_s:
             now = [norm.ask() for norm in self._norms]
@@ -151,14 +157,12 @@ class Steady:
             self._in_vain_s = 0.0
         return False
 
-    def undisturbed(
-        self, measure: Callable[[], list[float]], attempts: int = 2, limit_s: float = LIMIT_S
-    ) -> list[float]:
+    def undisturbed(self, measure: Callable[[], list[float]], attempts: int = 2) -> list[float]:
         """What `measure` returns from a time in which the machine was there before and after; from
         its last attempt, where there was no such time."""
         samples: list[float] = []
         for _ in range(attempts):
-            self.wait(limit_s)
+            self.wait()
             samples = measure()
             if self.there():
                 break
@@ -186,6 +190,13 @@ def exchange() -> Callable[[], float]:
     """Between cores that this thread may use now: later it may be confined to one of them."""
     cores = os.sched_getaffinity(0)
     return lambda: exchange_s(cores)
+
+
+def while_near(near_s: float) -> Steady:
+    """For whole networks in a process of their own: waits until an exchange takes hardly more than
+    `near_s`; where that is 0.0, for it is not known, for nothing."""
+    norms = [of_exchange(exchange(), near_s)] if near_s else []
+    return Steady(norms, limit_s=NETWORK_S, patience_s=NETWORK_S)
 
 
 def _fastest_of(gauge: Gauge, calls: int = 3) -> Callable[[], float]:

@@ -22,6 +22,7 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import make_input
 from tunefarm.measure.runner import thread_env
 from tunefarm.measure.stats import Comparison, compare
+from tunefarm.measure.steady import while_near
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 from tunefarm.results.artifact_file import Artifact
 
@@ -34,11 +35,13 @@ LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Turn:
-    """What one fresh process does: rounds of both artifacts, in random order, for `seconds`."""
+    """What one fresh process does: rounds of both artifacts, in random order, for `seconds`, begun
+    while the cores are near (`steady.while_near`)."""
 
     artifacts: tuple[Path, Path]
     process: int
     seconds: float
+    near_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,10 @@ def duel(
     processes: int,
     seconds: float,
     before: Callable[[int], None],
+    near_s: float = 0.0,
 ) -> Duel:
     """Both in so many fresh processes; `before` is called with the number of each, and returns when
-    it may begin.
+    it may begin. For `near_s` see `Turn`.
 
     Raises:
         JobFailed: one of them cannot be run, or does not answer.
@@ -92,7 +96,7 @@ def duel(
     found = []
     for process in range(processes):
         before(process)
-        found.append(_asked(Turn(artifacts, process, seconds), threads))
+        found.append(_asked(Turn(artifacts, process, seconds, near_s), threads))
     sides = [[one.samples[side] for one in found] for side in (0, 1)]
     medians = [float(np.median([np.median(samples) for samples in side])) for side in sides]
     comparison = None
@@ -126,9 +130,10 @@ def run_round(turn: Turn) -> Found:
     }
     outputs = [list(model(feed).values()) for model in models]
     samples: tuple[list[float], list[float]] = ([], [])
-    rng, order = random.Random(turn.process), [0, 1]
+    rng, order, steady = random.Random(turn.process), [0, 1], while_near(turn.near_s)
     while len(samples[0]) < LEAST_ROUNDS or sum(map(sum, samples)) < turn.seconds:
         rng.shuffle(order)
+        steady.wait()
         for side in order:
             started = time.perf_counter()
             models[side](feed)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import make_input, parity
-from tunefarm.measure.steady import Steady, exchange, of_exchange
+from tunefarm.measure.steady import while_near
 from tunefarm.results.runtimes.contract import Array, Subject
 
 MOST_SAMPLES = 500
@@ -23,8 +23,6 @@ PATIENCE = 5.0
 BURST_S = 0.05
 """Of samples in a row, before and after which it is asked whether the cores are near: shorter than
 they stay as they are, longer than runtimes' threads take to be at work again."""
-WAIT_S = 2.0
-"""For cores that are apart, before that counts as how they are."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +132,7 @@ def _measure(request: Measure) -> Report:
         run(feed)
         fastest = min(fastest, time.perf_counter() - started)
     calls = max(1, math.ceil(request.seconds / MOST_SAMPLES / fastest))
-    norms = [of_exchange(exchange(), request.near_s)] if request.near_s else []
-    steady, samples = Steady(norms, patience_s=WAIT_S), list[float]()
+    steady, samples = while_near(request.near_s), list[float]()
 
     def due() -> bool:
         patience = 1.0 if len(samples) >= request.least else PATIENCE
@@ -151,7 +148,7 @@ def _measure(request: Measure) -> Report:
         return found
 
     while due():
-        samples += steady.undisturbed(burst, limit_s=WAIT_S)
+        samples += steady.undisturbed(burst)
     error = found.max_rel_err
     return Report(load_s, first_s, tuple(samples), calls, _peak_bytes(), error, found.passed)
 

@@ -1,0 +1,76 @@
+"""What a network takes while the cores are near each other, and while they are apart.
+
+    python benchmarks/cores.py ARTIFACT [--model MODEL.onnx] [--seconds 30]
+
+Where nothing moves the cores about, all of it is in the first column. With a model ONNX Runtime is
+run by turns with the artifact, each alone for a fifth of a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tunefarm.devices.cores import LINES, exchange_s
+from tunefarm.frontend.program import TensorSpec
+from tunefarm.measure.gate import make_input
+from tunefarm.results.loader import load
+
+TURN_S = 0.2
+APART = 2.0
+"""Times the least exchange of all, from which on cores count as apart."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("artifact", type=Path)
+    parser.add_argument("--model", type=Path, help="run it in ONNX Runtime as well")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    arguments = parser.parse_args()
+    cores = os.sched_getaffinity(0)
+    model = load(arguments.artifact)
+    specs = [TensorSpec(one["name"], tuple(one["shape"]), one["dtype"]) for one in model.inputs]
+    feed = {spec.name: make_input(spec, place, False) for place, spec in enumerate(specs)}
+    runs: dict[str, Callable[[], object]] = {"tunefarm": lambda: model(feed)}
+    if arguments.model is not None:
+        runs["ONNX Runtime"] = _onnx_runtime(arguments.model, feed, len(cores))
+    for run in runs.values():
+        run()
+    asked: list[float] = []
+    samples: list[tuple[str, float, float, float]] = []  # who, before, seconds, after
+    until = time.monotonic() + arguments.seconds
+    while time.monotonic() < until:
+        for who, run in runs.items():
+            turn = time.monotonic() + TURN_S
+            while time.monotonic() < turn:
+                before, started = exchange_s(cores), time.perf_counter()
+                run()
+                seconds = time.perf_counter() - started
+                asked += [before, exchange_s(cores)]
+                samples.append((who, before, seconds, asked[-1]))
+    near = APART * min(asked)
+    print(f"an exchange takes {1e6 * min(asked):.2f} us of {LINES} lines at best; apart from twice")
+    for who in runs:
+        for name, sides in (("near", (True, True)), ("apart", (False, False))):
+            mine = [s for w, a, s, b in samples if w == who and (a <= near, b <= near) == sides]
+            words = f"{1e3 * statistics.median(mine):8.3f} ms" if mine else "       -"
+            print(f"{who:14} {name:6} {words}  of {len(mine)}")
+
+
+def _onnx_runtime(path: Path, feed: dict[str, np.ndarray], threads: int) -> Callable[[], object]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, feed)
+
+
+if __name__ == "__main__":
+    main()
