@@ -195,3 +195,38 @@ def test_a_screening_is_prepared_once_a_long_disturbance_is_over(
     monkeypatch.setattr(serve, "_STEADY", machine.steady())
     serve.serve(Prepare(KernelFacts("k", (), 0.0, tmp_path / "none.npz"), ()))
     assert 8.0 <= machine.now < 8.1
+
+
+@pytest.mark.tvm
+def test_a_network_waits_for_what_kernels_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunefarm.measure import serve
+    from tunefarm.measure.protocol import Protocol
+    from tunefarm.measure.requests import ModelRequest
+
+    steady, given = Machine().steady(), []
+    monkeypatch.setattr(serve, "_STEADY", steady)
+    monkeypatch.setattr(serve.model, "interleave", lambda _, waits: given.append(waits) or {})
+    serve.serve(ModelRequest(None, Path("tuned"), (), Protocol(), 0))
+    assert given == [steady]
+
+
+@pytest.mark.tvm
+def test_two_artifacts_wait_before_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunefarm.results import duel, loader
+
+    class Loaded:
+        inputs: tuple[()] = ()
+
+        def __call__(self, _: object) -> dict[str, object]:
+            return {}
+
+    class Waits:
+        def wait(self) -> None:
+            waited.append(near)
+
+    near, waited, asked = 2e-6, list[float](), list[float]()
+    monkeypatch.setattr(loader, "load", lambda _: Loaded())
+    monkeypatch.setattr(duel, "while_near", lambda near_s: asked.append(near_s) or Waits())
+    found = duel.run_round(duel.Turn((Path("a"), Path("b")), 0, 0.0, near))
+    assert asked == [near]
+    assert len(waited) == len(found.samples[0]) == duel.LEAST_ROUNDS
