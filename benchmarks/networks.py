@@ -2,11 +2,13 @@
 
     python benchmarks/networks.py RESULTS.json [--networks squeezenet,...] [--budget 5m]
         [--no-transfer] [--runtimes tunefarm,onnxruntime,openvino] [--home DIR] [--plot FILE]
+    python benchmarks/networks.py RESULTS.json --again [--home DIR]
 
 Each network of the zoo goes through `tunefarm submit` and then `tunefarm bench`, one after another,
 in one farm home; without `--budget` with submit's default. RESULTS.json is written after each, and
-a run that was interrupted goes on where it stood. Prints Markdown tables, and draws how the sum of
-each network's kernels falls with time.
+a run that was interrupted goes on where it stood. With `--again` the artifacts that RESULTS.json
+names run beside the others once more, without another job. Prints Markdown tables, and draws how
+the sum of each network's kernels falls with time.
 """
 
 from __future__ import annotations
@@ -42,28 +44,33 @@ def main() -> None:
     parser.add_argument("--processes", default="6")
     parser.add_argument("--seconds", default="1", help="of samples in each")
     parser.add_argument("--no-transfer", action="store_true")
+    parser.add_argument("--again", action="store_true", help="bench the same artifacts once more")
     parser.add_argument("--home", type=Path, default=Path("networks-home"))
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     found = {"machine": {"cpu": cpu_model(), "cores": usable_cores()}, "rows": []}
     if arguments.results.exists():
         found = json.loads(arguments.results.read_text())
-    done = {row["network"] for row in found["rows"]}
     home = Home(arguments.home.absolute())
+    bench = ["bench", "--runtimes", arguments.runtimes, "--processes", arguments.processes]
+    bench += ["--seconds", arguments.seconds]
+    how = ["--budget", arguments.budget] if arguments.budget else []
+    how += ["--no-transfer"] if arguments.no_transfer else []
+    rows = {row["network"]: row for row in found["rows"]}
     for name in arguments.networks.split(","):
-        if name not in done:
-            print(name, file=sys.stderr, flush=True)
-            path = home.zoo / f"{name}.onnx"
-            model = write_zoo_model(name, path, dtype=arguments.dtype)
-            how = ["--budget", arguments.budget] if arguments.budget else []
-            how += ["--no-transfer"] if arguments.no_transfer else []
+        if (name in rows) != arguments.again:
+            continue
+        print(name, file=sys.stderr, flush=True)
+        model = write_zoo_model(name, home.zoo / f"{name}.onnx", dtype=arguments.dtype)
+        if arguments.again:
+            artifact = home.root / rows[name]["job"]["artifact"]
+            rows[name]["bench"] = tunefarm(home, *bench, model, "--artifact", artifact)
+        else:
             job = tunefarm(home, "submit", model, "--targets", "llvm", *how)
-            options = ["--runtimes", arguments.runtimes, "--processes", arguments.processes]
-            options += ["--seconds", arguments.seconds]
-            found["rows"].append(row(home, name, job, tunefarm(home, "bench", model, *options)))
-            # Paths inside the home, for it may lie anywhere.
-            text = json.dumps(found, indent=1).replace(f"{home.root}/", "")
-            write_atomically(arguments.results, f"{text}\n".encode())
+            found["rows"].append(row(home, name, job, tunefarm(home, *bench, model)))
+        # Paths inside the home, for it may lie anywhere.
+        text = json.dumps(found, indent=1).replace(f"{home.root}/", "")
+        write_atomically(arguments.results, f"{text}\n".encode())
     tables(found["rows"])
     if arguments.plot:
         curves(found["rows"]).savefig(arguments.plot)

@@ -48,6 +48,14 @@ ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
     "Fresh ones of each runtime and setting; with fewer than six there are no intervals.",
     "Of samples in each process (up to five times as many where an inference is slow).",
 )
+@click.option(
+    "--turn",
+    "turn_s",
+    type=click.FloatRange(min=0.001),
+    default=0.05,
+    show_default=True,
+    help="Seconds of a turn; with as many as --seconds each process is timed in one go.",
+)
 @json_option
 def command(
     model: Path | None,
@@ -58,13 +66,15 @@ def command(
     threads: int | None,
     processes: int,
     seconds: float,
+    turn_s: float,
     as_json: bool,
 ) -> None:
     """Run MODEL, or each of a zoo of models, in several runtimes, side by side.
 
-    Same inputs, threads and protocol for each: fresh processes, in turns, each runtime in its best
-    setting, results checked against ONNX Runtime without optimisation. What is not installed is
-    named and left out.
+    Same inputs, threads and protocol for each: rounds of fresh processes, all loaded at once, that
+    are timed in turns of 50 ms while the others stand still; each runtime in its best setting,
+    results checked against ONNX Runtime without optimisation. What is not installed is named and
+    left out.
     """
     from tunefarm.cli.bench_tables import show, show_all
     from tunefarm.errors import JobFailed, TunefarmError, UsageError
@@ -84,7 +94,7 @@ def command(
     if zoo is not None and (artifact is not None or shapes):
         raise UsageError("--artifact and --shape are of one model, not of a zoo")
     home = Home.from_environment().prepare()
-    protocol = BenchProtocol(processes=processes, seconds=seconds)
+    protocol = BenchProtocol(processes=processes, seconds=seconds, turn_s=turn_s)
     if model is not None:
         document = _benched(home, model, artifact, dict(shapes), threads, names, protocol)
         show_json(document) if as_json else show(document)

@@ -18,7 +18,7 @@ def show(document: dict[str, Any]) -> None:
     rows = document["runtimes"]
     table = Table(title=f"{document['model']}, {document['threads']} threads")
     table.add_column("runtime")
-    for name in ("ms", "95 %", "ours is\ntimes faster", "ready s", "MiB", "error"):
+    for name in ("ms", "95 %", "p99", "ours is\ntimes faster", "ready s", "MiB", "error"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in sorted((r for r in rows if "out" not in r), key=lambda r: r["median_ms"]):
         table.add_row(*_cells(row))
@@ -27,10 +27,12 @@ def show(document: dict[str, Any]) -> None:
         if "out" in row:
             click.echo(f"{row['runtime']} {row['out']}")
         elif row["disturbed"]:
-            click.echo(f"{row['runtime']}: {row['disturbed']} processes on a disturbed machine")
+            share = f"{row['disturbed']} of {row['turns']} turns"
+            click.echo(f"{row['runtime']}: {share} on a disturbed machine")
     click.echo(
-        "ms: median of an inference. Ours: tunefarm. Ready: from nothing imported to the first\n"
-        "answer. MiB: the process's peak. Error: largest relative, to ONNX Runtime unoptimised."
+        "ms: median of an inference; p99: one in a hundred takes longer. Ours: tunefarm. Ready:\n"
+        "from nothing imported to the first answer. MiB: the process's peak. Error: largest\n"
+        "relative, to ONNX Runtime unoptimised."
     )
     for row in rows:
         if row.get("compile_s"):
@@ -50,6 +52,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         row["runtime"] + ("" if row["setting"] == "default" else f", {row['setting']}"),
         f"{row['median_ms']:.4g}",
         f"{interval[0]:.4g}-{interval[1]:.4g}" if interval else "",
+        "" if row["p99_ms"] is None else f"{row['p99_ms']:.4g}",
         ratio,
         f"{row['ready_s']:.2f}",
         f"{row['peak_bytes'] / 2**20:.0f}",

@@ -90,6 +90,11 @@ class Norm:
         """Counts as undisturbed from now on, until it takes less."""
         self._seconds = seconds
 
+    @property
+    def raised(self) -> bool:
+        """Whether what counts as undisturbed now would have counted as disturbed at first."""
+        return self._seconds > self._tolerance * self._least
+
 
 def of_work(gauge: Callable[[], float], seconds: float) -> Norm:
     """Of a computation on all cores."""
@@ -109,6 +114,11 @@ class Steady:
         sleep: as `time.sleep`; what is slept counts as waited.
         limit_s: the most that is waited at a time.
         patience_s: waited in vain, after which what the machine does counts as undisturbed.
+
+    Attributes:
+        waited_s: in all.
+        disturbed: how often `undisturbed` returned what was measured on a machine that was not what
+            it had been at best.
     """
 
     LIMIT_S = 0.4
@@ -128,6 +138,7 @@ class Steady:
         self._patience_s = patience_s
         self._in_vain_s = 0.0
         self.waited_s = 0.0
+        self.disturbed = 0
 
     def there(self) -> bool:
         return all(norm.holds(norm.ask()) for norm in self._norms)
@@ -160,12 +171,14 @@ class Steady:
     def undisturbed(self, measure: Callable[[], list[float]], attempts: int = 2) -> list[float]:
         """What `measure` returns from a time in which the machine was there before and after; from
         its last attempt, where there was no such time."""
-        samples: list[float] = []
+        samples, there = list[float](), False
         for _ in range(attempts):
             self.wait()
             samples = measure()
-            if self.there():
+            there = self.there()
+            if there:
                 break
+        self.disturbed += not there or any(norm.raised for norm in self._norms)
         return samples
 
 

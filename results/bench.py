@@ -1,4 +1,4 @@
-"""The same model in several runtimes, side by side: fresh processes, in turns."""
+"""The same model in several runtimes, side by side: rounds of fresh processes that take turns."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tunefarm.errors import JobFailed, TunefarmError, last_line
-from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
+from tunefarm.errors import JobFailed, TunefarmError
+from tunefarm.results.bench_round import Contestant, Pace, Report, call, play
 from tunefarm.results.runtimes import runtime
 from tunefarm.results.runtimes.contract import Runtime, Subject
-from tunefarm.results.runtimes.serve import MakeReference, Measure, PrepareRuntime, Report
-
-HANDLER = "tunefarm.results.runtimes.serve:serve"
+from tunefarm.results.runtimes.serve import Load, MakeReference, PrepareRuntime
 
 
 @dataclass(frozen=True)
@@ -24,14 +21,17 @@ class BenchProtocol:
     """Stored with the results.
 
     Attributes:
-        processes: fresh ones of each runtime and setting, in turns with the others'.
-        seconds: of samples in each; `least` samples at least (see `serve.Measure`).
-        prepare_limit_s, measure_limit_s: the most that one process may take.
+        processes: fresh ones of each runtime and setting: one in each round.
+        seconds: of samples in each; `least` samples at least (see `Contestant.is_due`).
+        turn_s: of samples in a row: longer than runtimes' threads take to be at work again, shorter
+            than what disturbs a machine lasts.
+        prepare_limit_s, measure_limit_s: the most that one answer of a process may take.
         confidence, margin, resamples: see `measure.stats.compare`.
     """
 
     processes: int = 6
     seconds: float = 2.0
+    turn_s: float = 0.05
     least: int = 5
     seed: int = 0
     prepare_limit_s: float = 1800.0
@@ -66,7 +66,7 @@ class Watch:
         say: takes a line about what happens now.
         steady: waits a while for the machine to be all there; whether it is.
         keep: takes all entries after each round: what is measured is not lost.
-        near_s: see `serve.Measure`.
+        near_s: see `serve.Load`.
     """
 
     say: Callable[[str], None] = lambda _: None
@@ -87,19 +87,61 @@ def bench(
     subject.directory.mkdir(parents=True, exist_ok=True)
     watch.say("reference")
     request = MakeReference(subject, protocol.seed, reference)
-    failed = _call(request, {}, protocol.prepare_limit_s)
+    failed = call(request, {}, protocol.prepare_limit_s)
     if isinstance(failed, str):
         raise JobFailed(f"{subject.model}: ONNX Runtime cannot run it: {failed}")
     entries = [one for name in names for one in _prepared(name, subject, protocol, watch)]
-    for process in range(protocol.processes):
-        order = [place for place, one in enumerate(entries) if not one.out]
-        random.Random(f"{protocol.seed} {process}").shuffle(order)
-        for place in order:
-            one = entries[place]
-            watch.say(f"{process + 1}/{protocol.processes}  {one.runtime} {one.setting}")
-            entries[place] = _measured(one, subject, reference, protocol, watch)
+    for number in range(protocol.processes):
+        entries = _round(entries, number, subject, reference, protocol, watch)
         watch.keep(entries)
     return entries
+
+
+def _round(
+    entries: list[Entry],
+    number: int,
+    subject: Subject,
+    reference: Path,
+    protocol: BenchProtocol,
+    watch: Watch,
+) -> list[Entry]:
+    """With a report more of each that is not out."""
+    places = [place for place, one in enumerate(entries) if not one.out]
+    contestants = [
+        _contestant(entries[place], subject, reference, protocol, watch) for place in places
+    ]
+    reports = play(
+        contestants,
+        Pace(protocol.seconds, protocol.least, protocol.turn_s),
+        random.Random(f"{protocol.seed} {number}"),
+        watch.steady,
+        lambda name: watch.say(f"{number + 1}/{protocol.processes}  {name}"),
+    )
+    found = list(entries)
+    for place, contestant, report in zip(places, contestants, reports, strict=True):
+        one = entries[place]
+        if report is None:
+            found[place] = dataclasses.replace(one, out=contestant.out)
+        else:
+            found[place] = dataclasses.replace(one, reports=(*one.reports, report))
+    return found
+
+
+def _contestant(
+    entry: Entry, subject: Subject, reference: Path, protocol: BenchProtocol, watch: Watch
+) -> Contestant:
+    load = Load(
+        entry.runtime,
+        entry.setting,
+        _own(subject, entry.runtime, entry.setting),
+        protocol.seed,
+        reference,
+        protocol.seconds,
+        watch.near_s,
+    )
+    environment = runtime(entry.runtime).environment(subject.threads)
+    name = f"{entry.runtime} {entry.setting}"
+    return Contestant(name, load, environment, protocol.measure_limit_s)
 
 
 def _own(subject: Subject, name: str, setting: str) -> Subject:
@@ -120,7 +162,7 @@ def _prepared(name: str, subject: Subject, protocol: BenchProtocol, watch: Watch
         watch.say(f"preparing {name} {setting}")
         request = PrepareRuntime(name, setting, _own(subject, name, setting))
         started = time.perf_counter()
-        failed = _call(request, {}, protocol.prepare_limit_s)
+        failed = call(request, {}, protocol.prepare_limit_s)
         took = time.perf_counter() - started
         out = f"failed: {failed}" if isinstance(failed, str) else ""
         found.append(dataclasses.replace(one, out=out, compile_s=took))
@@ -132,42 +174,3 @@ def _prepared_s(adapter: Runtime, subject: Subject) -> float | None:
         return adapter.prepared_s(subject)
     except TunefarmError:
         return None  # whoever loads it will say what is wrong
-
-
-def _measured(
-    entry: Entry, subject: Subject, reference: Path, protocol: BenchProtocol, watch: Watch
-) -> Entry:
-    request = Measure(
-        entry.runtime,
-        entry.setting,
-        _own(subject, entry.runtime, entry.setting),
-        protocol.seed,
-        reference,
-        protocol.seconds,
-        protocol.least,
-        watch.near_s,
-    )
-    environment = runtime(entry.runtime).environment(subject.threads)
-    for _ in range(2):  # what was disturbed is measured once more
-        before = watch.steady()
-        report = _call(request, environment, protocol.measure_limit_s)
-        if isinstance(report, str):
-            return dataclasses.replace(entry, out=f"failed: {report}")
-        steady = before and watch.steady()
-        if steady:
-            break
-    report = dataclasses.replace(report, steady=steady)
-    return dataclasses.replace(entry, reports=(*entry.reports, report))
-
-
-def _call(request: Any, environment: dict[str, str], limit_s: float) -> Any:
-    """The answer of a fresh process, or in one line why there is none."""
-    with Child(HANDLER, env=environment, torch=True) as child:
-        try:
-            return child.call(request, limit_s)
-        except ChildTimeout:
-            return f"no answer within {limit_s:g} s"
-        except TunefarmError as error:
-            return error.message
-        except (ChildDied, ChildError) as error:
-            return last_line(error, 200)

@@ -10,10 +10,13 @@ import numpy as np
 
 from tunefarm.measure.stats import Comparison, compare
 from tunefarm.results.bench import BenchProtocol, Entry
+from tunefarm.results.bench_round import Report
 
 OURS = "tunefarm"
 ENOUGH = 6
 """Processes; with fewer a bootstrap of their median cannot reach 95 %."""
+TAIL = 10
+"""Samples beyond a quantile; fewer do not tell where it lies."""
 
 
 def figures(entries: Sequence[Entry], protocol: BenchProtocol) -> list[dict[str, Any]]:
@@ -34,7 +37,7 @@ def figures(entries: Sequence[Entry], protocol: BenchProtocol) -> list[dict[str,
 
 
 def summarised(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Ours against the best other runtime of each model, by medians.
+    """Ours against the best other runtime of each model: the one with the least median.
 
     Returns:
         `models`: of each, that other runtime (`best`) and how many times faster ours is, both None
@@ -52,12 +55,11 @@ def summarised(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _against_best(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    right = {row["runtime"]: row["median_ms"] for row in rows if row.get("right")}
-    others = {name: ms for name, ms in right.items() if name != OURS}
-    if OURS not in right or not others:
+    others = [row for row in rows if "ours_faster" in row]
+    if not others:
         return {"best": None, "ours_faster": None}
-    best = min(others, key=lambda name: others[name])
-    return {"best": best, "ours_faster": others[best] / right[OURS]}
+    best = min(others, key=lambda row: float(row["median_ms"]))
+    return {"best": best["runtime"], "ours_faster": best["ours_faster"]["speedup"]}
 
 
 def _rank(one: Entry) -> tuple[bool, bool, float]:
@@ -67,7 +69,12 @@ def _rank(one: Entry) -> tuple[bool, bool, float]:
 
 
 def _median_s(one: Entry) -> float:
-    return float(np.median([np.median(report.samples) for report in one.reports]))
+    return float(np.median([np.median(_by_turn(report)) for report in one.reports]))
+
+
+def _by_turn(report: Report) -> list[float]:
+    """Median of each turn's samples."""
+    return [float(np.median(turn)) for turn in report.turns]
 
 
 def _error(one: Entry) -> float:
@@ -88,6 +95,8 @@ def _row(one: Entry, ours: Entry | None, protocol: BenchProtocol) -> dict[str, A
         "setting": one.setting,
         "median_ms": _median_s(one) * 1e3,
         "ci95_ms": [s * 1e3 for s in _interval(one, protocol)] if enough else None,
+        "p90_ms": _beyond(one, 0.9),
+        "p99_ms": _beyond(one, 0.99),
         "compile_s": one.compile_s,
         "load_s": float(np.median([report.load_s for report in reports])),
         "ready_s": float(np.median([report.load_s + report.first_s for report in reports])),
@@ -95,36 +104,45 @@ def _row(one: Entry, ours: Entry | None, protocol: BenchProtocol) -> dict[str, A
         "peak_bytes": max(report.peak_bytes for report in reports),
         "max_rel_err": error if math.isfinite(error) else None,
         "right": _is_right(one),
-        "disturbed": sum(not report.steady for report in reports),
+        "turns": sum(len(report.turns) for report in reports),
+        "disturbed": sum(report.disturbed for report in reports),
     }
     if ours is not None and one is not ours and row["right"]:
         found = _compared(one, ours, protocol)
-        speedup = _median_s(one) / _median_s(ours)
-        row["ours_faster"] = {
-            "speedup": speedup,
-            "ci95": None if found is None else [found.low, found.high],
-        }
+        interval = [found.low, found.high] if enough else None
+        row["ours_faster"] = {"speedup": found.speedup, "ci95": interval}
     return row
 
 
-def _compared(one: Entry, ours: Entry, protocol: BenchProtocol) -> Comparison | None:
-    """None where there are too few processes for an interval."""
-    if min(len(one.reports), len(ours.reports)) < ENOUGH:
-        return None
+def _compared(one: Entry, ours: Entry, protocol: BenchProtocol) -> Comparison:
+    """Over the turns that both took: who was done earlier has had its last ones alone."""
+    pairs = [
+        zip(_by_turn(theirs), _by_turn(own), strict=False)
+        for theirs, own in zip(one.reports, ours.reports, strict=True)
+    ]
+    base, tuned = zip(*(zip(*pair, strict=True) for pair in pairs), strict=True)
     return compare(
-        [report.samples for report in one.reports],
-        [report.samples for report in ours.reports],
+        base,
+        tuned,
         confidence=protocol.confidence,
         margin=protocol.margin,
         resamples=protocol.resamples,
         seed=protocol.seed,
-        paired=False,
     )
+
+
+def _beyond(one: Entry, quantile: float) -> float | None:
+    """The sample that so many are faster than, in milliseconds; None where fewer than `TAIL` are
+    slower, or samples are means."""
+    samples = [s for report in one.reports for turn in report.turns for s in turn]
+    if any(report.calls > 1 for report in one.reports) or len(samples) * (1 - quantile) < TAIL:
+        return None
+    return float(np.quantile(samples, quantile)) * 1e3
 
 
 def _interval(one: Entry, protocol: BenchProtocol) -> tuple[float, float]:
     """Of the median of the processes' medians, by a bootstrap over processes."""
-    medians = np.array([np.median(report.samples) for report in one.reports])
+    medians = np.array([np.median(_by_turn(report)) for report in one.reports])
     rng = np.random.default_rng(protocol.seed)
     drawn = rng.choice(medians, size=(protocol.resamples, len(medians)))
     tail = (1 - protocol.confidence) / 2

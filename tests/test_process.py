@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tunefarm.errors import InvalidModel
@@ -74,6 +75,26 @@ def test_a_hang_is_ended_and_the_next_call_is_served(child: Child) -> None:
     assert time.monotonic() - started < 5
     assert child.call("pid", 10)
     assert child.starts == 2
+
+
+def test_it_stands_still_until_it_may_go_on(child: Child) -> None:
+    child.freeze()  # of no consequence: it does not run
+    pid = child.call("pid", 10)
+    child.freeze()
+    child.freeze()
+    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    child.thaw()
+    assert child.call("pid", 10) == pid
+    child.freeze()
+    with pytest.raises(ChildTimeout):
+        child.call("pid", 0.3)
+    assert not psutil.pid_exists(pid), "who stands still is ended all the same"
+    child.thaw()
+    another = child.call("pid", 10)
+    assert another != pid
+    os.kill(another, signal.SIGKILL)
+    child.freeze()  # it has ended, or is about to
+    assert child.call("pid", 10) not in {pid, another}
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ class Child:
     _connection: Connection | None = None
     _stderr: Any = None
     _warm: bool = False
+    _still: bool = False
 
     def start(self) -> None:
         """Start the process if it does not run; returns before its warm-up is done."""
@@ -206,6 +207,28 @@ class Child:
         text: str = self._stderr.read().decode("utf-8", "replace").strip()
         return text
 
+    def freeze(self) -> None:
+        """Have it, and what it started, stand still until `thaw`; all its own threads do when this
+        returns. Of no consequence where it does not run."""
+        if self._process is not None and not self._still and self._signal(signal.SIGSTOP):
+            self._still = True
+            # One that has ended is left for `_process` to be told of.
+            pid, either = self._process.pid, os.WSTOPPED | os.WEXITED
+            found = os.waitid(os.P_PID, pid, either | os.WNOWAIT)
+            if found is not None and found.si_code == os.CLD_STOPPED:
+                os.waitid(os.P_PID, pid, os.WSTOPPED)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+        self._still = False
+
+    def _signal(self, number: signal.Signals) -> bool:
+        """Whether it runs, and was sent it."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        os.killpg(self._process.pid, number)
+        return True
+
     def kill(self) -> None:
         """End the child and everything it started."""
         if self._process is not None:
@@ -219,7 +242,7 @@ class Child:
         if self._stderr is not None:
             self._stderr.close()
         self._process = self._connection = self._stderr = None
-        self._warm = False
+        self._warm = self._still = False
 
     def __enter__(self) -> Child:
         return self

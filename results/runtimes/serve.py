@@ -1,10 +1,10 @@
-"""What a benchmark's child answers with: one runtime, prepared or measured, and then it ends."""
+"""What a benchmark's child answers: one runtime, prepared; or loaded, and timed in turns."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,16 @@ import numpy as np
 
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import make_input, parity
-from tunefarm.measure.steady import while_near
-from tunefarm.results.runtimes.contract import Array, Subject
+from tunefarm.measure.steady import Steady, while_near
+from tunefarm.results.runtimes.contract import Array, Run, Subject
 
-MOST_SAMPLES = 500
+MOST_SAMPLES = 2000
 """Of a process: where more would fit, each is the mean of several inferences in a row."""
-PATIENCE = 5.0
-"""Times the seconds of samples that are spent on getting the least number of them."""
-BURST_S = 0.05
-"""Of samples in a row, before and after which it is asked whether the cores are near: shorter than
-they stay as they are, longer than runtimes' threads take to be at work again."""
+SETTLE_S = 0.01
+"""Of inferences at the beginning of a turn that are not timed (one at least): caches are as others
+have left them."""
+LONG_S = 0.2
+"""An inference to which that is nothing; it is timed at once, and once, for its time is all's."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,13 @@ class PrepareRuntime:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Load, check against `reference`, and time.
+class Load:
+    """Load, answer once, check the answer against `reference`, and warm up; to be asked once.
 
     Attributes:
-        seconds: of samples, after a fifth as many of warming up; until there are `least` of them,
-            at most `PATIENCE` times as many.
-        near_s: of an exchange between near cores (`devices.cores`), which is waited for, and where
-            they were apart meanwhile is timed again; 0.0 where that is not known.
+        seconds: of samples that there will be; warming up takes a fifth as many.
+        near_s: of an exchange between near cores (`devices.cores`), which every turn waits for;
+            0.0 where that is not known.
     """
 
     runtime: str
@@ -58,39 +57,93 @@ class Measure:
     seed: int
     reference: Path
     seconds: float
-    least: int
     near_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class Report:
-    """One process of one runtime.
-
+class Loaded:
+    """
     Attributes:
         load_s: `Runtime.load`, with nothing imported before it.
         first_s: the first inference.
-        samples: seconds of an inference after warming up.
-        calls: inferences in a sample.
-        peak_bytes: most memory that the process held, its interpreter included.
+        calls: inferences in each sample that will be taken.
         max_rel_err: largest error against the reference, relative to each output's scale; infinite
             for another shape, or where one is finite and the other is not; `right`: whether it is
             small enough (see `gate.parity`).
-        steady: whether the machine was all there before and after.
     """
 
     load_s: float
     first_s: float
-    samples: tuple[float, ...]
     calls: int
-    peak_bytes: int
     max_rel_err: float
     right: bool
-    steady: bool = True
 
 
-def serve(request: MakeReference | PrepareRuntime | Measure) -> Report | None:
-    if isinstance(request, Measure):
-        return _measure(request)
+@dataclass(frozen=True)
+class TakeTurn:
+    """Time inferences for so many seconds; what is loaded must be (`Load`)."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Turn:
+    """
+    Attributes:
+        samples: seconds of an inference, at least one; taken again where the cores parted.
+        near: whether they were near then.
+        peak_bytes: most memory that the process held so far, its interpreter included.
+    """
+
+    samples: tuple[float, ...]
+    near: bool
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class _Ready:
+    run: Run
+    feed: Mapping[str, Array]
+    calls: int
+    is_long: bool
+    steady: Steady
+
+    def sample(self) -> float:
+        started = time.perf_counter()
+        for _ in range(self.calls):
+            self.run(self.feed)
+        return (time.perf_counter() - started) / self.calls
+
+    def burst(self, seconds: float) -> list[float]:
+        """Samples of so many seconds in all."""
+        settled = self.is_long
+        until = time.perf_counter() + min(SETTLE_S, seconds)
+        while not settled:
+            self.run(self.feed)
+            settled = time.perf_counter() >= until
+        found: list[float] = []
+        while not found or self.calls * sum(found) < seconds:
+            found.append(self.sample())
+        return found
+
+    def turn(self, seconds: float) -> Turn:
+        before = self.steady.disturbed
+        attempts = 1 if self.is_long else 2
+        samples = self.steady.undisturbed(lambda: self.burst(seconds), attempts)
+        return Turn(tuple(samples), self.steady.disturbed == before, _peak_bytes())
+
+
+_ready: _Ready | None = None
+
+
+def serve(request: MakeReference | PrepareRuntime | Load | TakeTurn) -> Loaded | Turn | None:
+    global _ready
+    if isinstance(request, TakeTurn):
+        assert _ready is not None, "nothing is loaded"
+        return _ready.turn(request.seconds)
+    if isinstance(request, Load):
+        _ready, loaded = _load(request)
+        return loaded
     if isinstance(request, PrepareRuntime):
         from tunefarm.results.runtimes import runtime
 
@@ -113,7 +166,7 @@ def _feed(inputs: Sequence[TensorSpec], seed: int) -> dict[str, Array]:
     }
 
 
-def _measure(request: Measure) -> Report:
+def _load(request: Load) -> tuple[_Ready, Loaded]:
     from tunefarm.results.runtimes import runtime
 
     feed = _feed(request.subject.inputs, request.seed)
@@ -132,25 +185,8 @@ def _measure(request: Measure) -> Report:
         run(feed)
         fastest = min(fastest, time.perf_counter() - started)
     calls = max(1, math.ceil(request.seconds / MOST_SAMPLES / fastest))
-    steady, samples = while_near(request.near_s), list[float]()
-
-    def due() -> bool:
-        patience = 1.0 if len(samples) >= request.least else PATIENCE
-        return calls * sum(samples) < request.seconds * patience
-
-    def burst() -> list[float]:
-        found: list[float] = []
-        while not found or calls * sum(found) < min(BURST_S, request.seconds):
-            started = time.perf_counter()
-            for _ in range(calls):
-                run(feed)
-            found.append((time.perf_counter() - started) / calls)
-        return found
-
-    while due():
-        samples += steady.undisturbed(burst)
-    error = found.max_rel_err
-    return Report(load_s, first_s, tuple(samples), calls, _peak_bytes(), error, found.passed)
+    ready = _Ready(run, feed, calls, fastest > LONG_S, while_near(request.near_s))
+    return ready, Loaded(load_s, first_s, calls, found.max_rel_err, found.passed)
 
 
 def _peak_bytes() -> int:

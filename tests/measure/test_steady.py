@@ -63,6 +63,19 @@ def test_what_is_disturbed_all_the_time_is_timed_all_the_same() -> None:
     assert machine.now < 3 * (Steady.LIMIT_S + 0.2)
 
 
+def test_it_counts_what_was_disturbed_all_the_same() -> None:
+    calm, busy, for_good = Machine(), Machine((0, 1e9)), Machine(slower=2)
+    for machine, disturbed in ((calm, 0), (busy, 4), (for_good, 4)):
+        steady = machine.steady()
+        for _ in range(4):  # the third is what counts as undisturbed by then
+            steady.undisturbed(lambda m=machine: m.work(0.5))
+        assert steady.disturbed == disturbed
+    passing = Machine((0.1, 0.2))
+    steady = passing.steady()
+    steady.undisturbed(lambda: passing.work(0.15))
+    assert steady.disturbed == 0, "it was measured again"
+
+
 def test_a_machine_that_has_become_slower_is_not_waited_for_forever() -> None:
     machine = Machine(slower=1.6)
     steady = machine.steady()

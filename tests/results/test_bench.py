@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 
 from tests import models
@@ -21,9 +22,9 @@ from tunefarm.frontend.onnx_file import ImportLimits, input_specs, read_model
 from tunefarm.measure.steady import NETWORK_S
 from tunefarm.results.bench import BenchProtocol, Entry, Watch, bench
 from tunefarm.results.bench_figures import figures, summarised
+from tunefarm.results.bench_round import Report
 from tunefarm.results.runtimes import RUNTIMES, runtime
 from tunefarm.results.runtimes.contract import Subject
-from tunefarm.results.runtimes.serve import Report
 
 OPTIONAL = {"openvino", "iree", "inductor", "xla"}
 """What `pip install tunefarm[NAME]` adds."""
@@ -70,8 +71,9 @@ def test_every_adapter_computes_the_model(name: str, tmp_path: Path) -> None:
         assert one.versions
         assert len(one.reports) == QUICK.processes
         for report in one.reports:
-            assert len(report.samples) >= QUICK.least
-            assert min(report.samples) > 0
+            samples = [sample for turn in report.turns for sample in turn]
+            assert len(samples) >= QUICK.least
+            assert min(samples) > 0
             assert report.load_s > 0 < report.first_s
             assert report.max_rel_err < 1e-3
 
@@ -94,12 +96,37 @@ def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.tvm
-def test_what_was_disturbed_is_measured_once_more_and_marked(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "disturbed"),
+    [([True, True], 0), ([True, False, True, True], 0), ([False, True, False], 1)],
+)
+def test_a_turn_that_was_disturbed_is_taken_once_more_and_counted(
+    asked: list[bool], disturbed: int, tmp_path: Path
+) -> None:
     subject = subject_of(tmp_path, models.two_by_two(tmp_path / "model.onnx"))
-    one = dataclasses.replace(QUICK, processes=1)
-    asked = iter([True, False, True, True, False, False])  # spinning: again; sleeping: in vain
-    entries = bench(subject, ["onnxruntime"], one, Watch(steady=lambda: next(asked, False)))
-    assert sorted(report.steady for entry in entries for report in entry.reports) == [False, True]
+    one, answers = dataclasses.replace(QUICK, processes=1), iter(asked)
+    entries = bench(subject, ["onnxruntime"], one, Watch(steady=lambda: next(answers)))
+    for report in (report for entry in entries for report in entry.reports):
+        assert (len(report.turns), report.disturbed) == (1, disturbed)
+    assert next(answers, None) is None
+
+
+@pytest.mark.tvm
+def test_whoevers_turn_it_is_not_stands_still(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, models.two_by_two(tmp_path / "model.onnx"))
+    pace = dataclasses.replace(QUICK, processes=1, seconds=0.2, turn_s=0.02)
+    seen: list[list[str]] = []
+
+    def steady() -> bool:
+        seen.append([child.status() for child in psutil.Process().children()])
+        return True
+
+    spinning, sleeping = bench(subject, ["onnxruntime"], pace, Watch(steady=steady))
+    assert seen == [[psutil.STATUS_STOPPED] * 2] * len(seen)
+    turns = [len(one.reports[0].turns) for one in (spinning, sleeping)]
+    assert max(turns) * 2 == len(seen), "it is asked before and after"
+    assert 5 <= min(turns) <= max(turns) <= 10
+    assert not psutil.Process().children()
 
 
 @pytest.mark.tvm
@@ -109,7 +136,9 @@ def test_cores_that_are_never_near_are_timed_all_the_same(tmp_path: Path, near_s
     once, started = dataclasses.replace(QUICK, processes=1), time.monotonic()
     entries = bench(subject, ["onnxruntime"], once, Watch(near_s=near_s))
     for one in entries:
-        assert [len(report.samples) >= once.least for report in one.reports] == [True]
+        (report,) = one.reports
+        assert sum(map(len, report.turns)) >= once.least
+        assert (report.disturbed > 0) == (near_s < 1e-9 and len(os.sched_getaffinity(0)) > 1)
     if near_s < 1e-9 and len(os.sched_getaffinity(0)) > 1:
         assert time.monotonic() - started > NETWORK_S * len(entries), "each has waited"
 
@@ -126,8 +155,8 @@ def test_memory_is_the_processs_own(tmp_path: Path) -> None:
 
 
 def entry(name: str, setting: str, seconds: float, error: float = 0.0, processes: int = 6) -> Entry:
-    samples = (seconds, seconds * 1.01, seconds)
-    report = Report(0.1, 0.2, samples, 1, 2**27, error, error < 1e-3)
+    turns = ((seconds,), (seconds * 1.01, seconds), (seconds,))
+    report = Report(0.1, 0.2, turns, 1, 2**27, error, error < 1e-3)
     return Entry(name, setting, {}, reports=(report,) * processes)
 
 
@@ -158,6 +187,44 @@ def test_the_best_setting_that_is_right_counts_and_ratios_are_to_ours() -> None:
     assert by_name["iree"] == {"runtime": "iree", "versions": {}, "out": "skipped: not installed"}
 
 
+def test_what_slows_all_alike_is_in_no_ratio() -> None:
+    rng = np.random.default_rng(0)
+    slow = [rng.choice([1.0, 1.7], size=14) * rng.uniform(1, 1.5) for _ in range(6)]
+    ours, other = (
+        Entry(name, "default", {}, reports=tuple(_reported(base * factors) for factors in slow))
+        for name, base in (("tunefarm", 0.010), ("onnxruntime", 0.012))
+    )
+    mine, row = figures([ours, other], BenchProtocol())
+    assert mine["ci95_ms"][1] > 1.2 * mine["ci95_ms"][0]
+    assert row["ours_faster"]["ci95"] == pytest.approx([1.2, 1.2])
+    assert row["ours_faster"]["speedup"] == pytest.approx(1.2)
+
+
+def test_turns_that_one_had_alone_are_not_compared() -> None:
+    ours = Entry("tunefarm", "", {}, reports=(_reported([0.01, 0.01]),) * 6)
+    other = Entry("tvm", "", {}, reports=(_reported([0.02, 0.02, 9.0, 9.0, 9.0]),) * 6)
+    _, row = figures([ours, other], BenchProtocol())
+    assert row["ours_faster"] == {"speedup": pytest.approx(2), "ci95": pytest.approx([2, 2])}
+
+
+def test_a_quantile_needs_samples_beyond_it_that_are_single_inferences() -> None:
+    turns = tuple(tuple((100 * turn + place) / 1000 for place in range(100)) for turn in range(10))
+    one = Report(0.1, 0.2, turns, 1, 2**27, 0.0, True)
+    for reports, p90, p99 in (
+        ([one], pytest.approx(899.1), pytest.approx(989.01)),
+        ([dataclasses.replace(one, turns=turns[:9])], pytest.approx(809.1), None),
+        ([dataclasses.replace(one, turns=turns[:1])] * 6, pytest.approx(89.5, abs=1), None),
+        ([dataclasses.replace(one, calls=2)], None, None),
+    ):
+        (row,) = figures([Entry("tvm", "", {}, reports=tuple(reports))], BenchProtocol())
+        assert (row["p90_ms"], row["p99_ms"]) == (p90, p99)
+
+
+def _reported(turns: Any) -> Report:
+    """One sample a turn."""
+    return Report(0.1, 0.2, tuple((float(s),) for s in turns), 1, 2**27, 0.0, True)
+
+
 def test_nothing_is_faster_than_a_wrong_result_and_few_processes_give_no_interval() -> None:
     wrong = [entry("tunefarm", "default", 0.010, error=5.0), entry("onnxruntime", "spinning", 0.02)]
     assert not any("ours_faster" in row for row in figures(wrong, BenchProtocol()))
@@ -172,13 +239,17 @@ def test_the_command_offers_every_runtime() -> None:
 
 
 def document(model: str, **medians: float) -> dict[str, Any]:
-    rows = [{"runtime": n, "median_ms": ms, "right": True} for n, ms in medians.items()]
+    """As if every ratio were a tenth more than that of the medians."""
+    rows = [{"runtime": n, "median_ms": ms} for n, ms in medians.items()]
+    for row in rows:
+        if row["runtime"] != "tunefarm" and "tunefarm" in medians:
+            row["ours_faster"] = {"speedup": 1.1 * row["median_ms"] / medians["tunefarm"]}
     return {"model": model, "runtimes": [*rows, {"runtime": "xla", "out": "skipped: none"}]}
 
 
 def test_ours_is_compared_with_the_best_other_of_each_model() -> None:
     wrong = document("wrong", tunefarm=1.0, openvino=4.0)
-    wrong["runtimes"][1]["right"] = False
+    del wrong["runtimes"][1]["ours_faster"]
     found = summarised(
         [
             document("a", tunefarm=2.0, onnxruntime=4.0, openvino=3.0),
@@ -188,6 +259,6 @@ def test_ours_is_compared_with_the_best_other_of_each_model() -> None:
         ]
     )
     assert [one["best"] for one in found["models"]] == ["openvino", "onnxruntime", None, None]
-    assert found["geometric_mean"] == pytest.approx((1.5 * 4 / 6) ** 0.5)
+    assert found["geometric_mean"] == pytest.approx(1.1 * (1.5 * 4 / 6) ** 0.5)
     assert (found["counted"], found["won"]) == (2, 1)
     assert summarised([document("d", onnxruntime=1.0)])["geometric_mean"] is None
