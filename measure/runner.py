@@ -135,14 +135,14 @@ class Runner:
         return found
 
     def await_steady(self, limit_s: float = MODEL_WAIT_S) -> bool:
-        """Until the gauge says that all cores are there, or for `limit_s`; whether they are."""
+        """Until the gauge says that all cores are there, or for `limit_s`; whether they are. Then
+        the process that was asked stands still: its pool's threads wait for work with a core in
+        hand, for longer than it takes others to begin."""
         until = time.monotonic() + limit_s
-        while True:
-            if self._asked("steady"):
-                return True
-            if time.monotonic() > until:
-                return False
+        while not (there := bool(self._asked("steady"))) and time.monotonic() <= until:
             time.sleep(0.05)
+        self._child.freeze()
+        return there
 
     def canary(self) -> float | None:
         """Median seconds of a fixed small piece of work, to tell a disturbed machine by.

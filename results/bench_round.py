@@ -145,7 +145,6 @@ class Contestant:
         self._child.kill()
 
     def _ask(self, request: Any) -> Any:
-        self._child.thaw()
         answer = _answer(self._child, request, self.limit_s)
         self._child.freeze()
         if isinstance(answer, str):

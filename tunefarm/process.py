@@ -159,6 +159,9 @@ class Child:
         """
         self.warm()
         assert self._connection is not None
+        if self._still:
+            self._signal(signal.SIGCONT)
+            self._still = False
         try:
             self._connection.send(request)
         except (BrokenPipeError, ConnectionResetError):
@@ -208,8 +211,8 @@ class Child:
         return text
 
     def freeze(self) -> None:
-        """Have it, and what it started, stand still until `thaw`; all its own threads do when this
-        returns. Of no consequence where it does not run."""
+        """Have it, and what it started, stand still until it is asked something; all its own threads
+        do when this returns. Of no consequence where it does not run."""
         if self._process is not None and not self._still and self._signal(signal.SIGSTOP):
             self._still = True
             # One that has ended is left for `_process` to be told of.
@@ -217,10 +220,6 @@ class Child:
             found = os.waitid(os.P_PID, pid, either | os.WNOWAIT)
             if found is not None and found.si_code == os.CLD_STOPPED:
                 os.waitid(os.P_PID, pid, os.WSTOPPED)
-
-    def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
-        self._still = False
 
     def _signal(self, number: signal.Signals) -> bool:
         """Whether it runs, and was sent it."""
