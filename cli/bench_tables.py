@@ -12,13 +12,15 @@ from tunefarm.cli.common import format_seconds
 
 def show(document: dict[str, Any]) -> None:
     """One model: a row for each runtime, fastest first."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     rows = document["runtimes"]
-    table = Table(title=f"{document['model']}, {document['threads']} threads")
-    table.add_column("runtime")
-    for name in ("ms", "95 %", "p99", "ours is\ntimes faster", "ready s", "MiB", "error"):
+    title = f"{document['model']}, {document['threads']} threads"
+    table = Table(title=title, box=SIMPLE_HEAD)  # eighty columns are enough
+    table.add_column("runtime", min_width=12)
+    for name in ("ms", "95 %", "p99", "ours, times\nfaster", "ready s", "MiB", "error"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in sorted((r for r in rows if "out" not in r), key=lambda r: r["median_ms"]):
         table.add_row(*_cells(row))
@@ -51,8 +53,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         row["runtime"] + ("" if row["setting"] == "default" else f", {row['setting']}"),
         f"{row['median_ms']:.4g}",
-        f"{interval[0]:.4g}-{interval[1]:.4g}" if interval else "",
-        "" if row["p99_ms"] is None else f"{row['p99_ms']:.4g}",
+        f"{interval[0]:.3g}-{interval[1]:.3g}" if interval else "",
+        "" if row["p99_ms"] is None else f"{row['p99_ms']:.3g}",
         ratio,
         f"{row['ready_s']:.2f}",
         f"{row['peak_bytes'] / 2**20:.0f}",

@@ -211,8 +211,8 @@ class Child:
         return text
 
     def freeze(self) -> None:
-        """Have it, and what it started, stand still until it is asked something; all its own threads
-        do when this returns. Of no consequence where it does not run."""
+        """Have it, and what it started, stand still until it is asked something; when this returns
+        all its own threads do. Of no consequence where it does not run."""
         if self._process is not None and not self._still and self._signal(signal.SIGSTOP):
             self._still = True
             # One that has ended is left for `_process` to be told of.
