@@ -18,7 +18,7 @@ def show(document: dict[str, Any]) -> None:
 
     rows = document["runtimes"]
     title = f"{document['model']}, {document['threads']} threads"
-    table = Table(title=title, box=SIMPLE_HEAD)  # eighty columns are enough
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("runtime", min_width=12)
     for name in ("ms", "95 %", "p99", "ours, times\nfaster", "ready s", "MiB", "error"):
         table.add_column(name, justify="right", no_wrap=True)

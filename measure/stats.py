@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 Processes = Sequence[Sequence[float]]
 """Samples in seconds, by process."""
+TAIL = 10
+"""Samples beyond a quantile; fewer do not tell where it lies."""
 
 
 class Verdict(enum.StrEnum):
@@ -100,6 +102,13 @@ def compare_apart(
     speedup = base_s / tuned_s
     low, high = min(speedup, math.exp(center - half)), max(speedup, math.exp(center + half))
     return Comparison(base_s, tuned_s, speedup, low, high, verdict(low, high, margin))
+
+
+def beyond(samples: Sequence[float], quantile: float) -> float | None:
+    """What so many of the samples are at most; None where fewer than `TAIL` lie beyond it."""
+    if round(len(samples) * (1 - quantile), 6) < TAIL:  # of 100, 0.1 are not quite 10
+        return None
+    return float(np.quantile(samples, quantile))
 
 
 def _median(samples: Processes) -> float:

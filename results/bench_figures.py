@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.measure.stats import Comparison, compare
+from tunefarm.measure.stats import Comparison, beyond, compare
 from tunefarm.results.bench import BenchProtocol, Entry
 from tunefarm.results.bench_round import Report
 
 OURS = "tunefarm"
 ENOUGH = 6
 """Processes; with fewer a bootstrap of their median cannot reach 95 %."""
-TAIL = 10
-"""Samples beyond a quantile; fewer do not tell where it lies."""
 
 
 def figures(entries: Sequence[Entry], protocol: BenchProtocol) -> list[dict[str, Any]]:
@@ -95,8 +93,8 @@ def _row(one: Entry, ours: Entry | None, protocol: BenchProtocol) -> dict[str, A
         "setting": one.setting,
         "median_ms": _median_s(one) * 1e3,
         "ci95_ms": [s * 1e3 for s in _interval(one, protocol)] if enough else None,
-        "p90_ms": _beyond(one, 0.9),
-        "p99_ms": _beyond(one, 0.99),
+        "p90_ms": _quantile_ms(one, 0.9),
+        "p99_ms": _quantile_ms(one, 0.99),
         "compile_s": one.compile_s,
         "load_s": float(np.median([report.load_s for report in reports])),
         "ready_s": float(np.median([report.load_s + report.first_s for report in reports])),
@@ -131,13 +129,12 @@ def _compared(one: Entry, ours: Entry, protocol: BenchProtocol) -> Comparison:
     )
 
 
-def _beyond(one: Entry, quantile: float) -> float | None:
-    """The sample that so many are faster than, in milliseconds; None where fewer than `TAIL` are
-    slower, or samples are means."""
-    samples = [s for report in one.reports for turn in report.turns for s in turn]
-    if any(report.calls > 1 for report in one.reports) or len(samples) * (1 - quantile) < TAIL:
+def _quantile_ms(one: Entry, quantile: float) -> float | None:
+    """Of inferences; None where there are too few for it, or samples are means of several."""
+    if any(report.calls > 1 for report in one.reports):
         return None
-    return float(np.quantile(samples, quantile)) * 1e3
+    found = beyond([s for report in one.reports for turn in report.turns for s in turn], quantile)
+    return None if found is None else found * 1e3
 
 
 def _interval(one: Entry, protocol: BenchProtocol) -> tuple[float, float]:

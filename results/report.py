@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from tunefarm.devices.device import EMULATED
 from tunefarm.home import write_atomically
+from tunefarm.measure.stats import beyond
 from tunefarm.results import evidence, plots
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
@@ -73,7 +74,7 @@ def _target(journal: Journal, job: Job, target: JobTarget) -> str:
     ]
     if artifact is not None:
         placed = evidence.in_place(journal, job.id, target.name)
-        body.append(_cards(artifact["summary"], placed))
+        body.append(_cards(artifact["summary"], placed, beyond(tuned, 0.9)))
     if len(curve):
         body.append(_image(plots.best_over_trials({target.name: curve}, untuned)))
     if base:
@@ -98,7 +99,9 @@ def _measured_on(target: JobTarget) -> str:
     return f"on {html.escape(device.sku)}, {device.cores} cores"
 
 
-def _cards(summary: dict[str, Any], placed: dict[str, Any] | None) -> str:
+def _cards(
+    summary: dict[str, Any], placed: dict[str, Any] | None, tuned_p90_ms: float | None
+) -> str:
     interval = summary["speedup_ci95"]
     parity = summary["parity"]
     entries = [
@@ -106,6 +109,7 @@ def _cards(summary: dict[str, Any], placed: dict[str, Any] | None) -> str:
         (f"{summary['speedup']:.4g}x" if summary["speedup"] else "", "faster than untuned"),
         (f"{interval[0]:.4g} to {interval[1]:.4g}" if interval else "", "95 % interval"),
         (_latency(summary["tuned_ms"]), "tuned, median"),
+        (_latency(tuned_p90_ms), "tuned, 90th percentile"),
         (_latency(summary["baseline_ms"]), "untuned, median"),
         (
             f"{parity['max_rel_err']:.1e}" if parity["max_rel_err"] is not None else "",

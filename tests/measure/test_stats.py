@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests import strategies as our
 from tunefarm.measure.judge import faster_in_all, finalists, judge, may_be_spared, race_order
 from tunefarm.measure.protocol import Protocol
-from tunefarm.measure.stats import Verdict, compare, compare_apart, verdict
+from tunefarm.measure.stats import Verdict, beyond, compare, compare_apart, verdict
 
 PROTOCOL = Protocol(resamples=1000)
 
@@ -81,6 +81,16 @@ def test_a_verdict_follows_from_its_interval(low: float, width: float) -> None:
     got = verdict(low, high, 0.005)
     assert (got is Verdict.FASTER) == (low > 1.005)
     assert (got is Verdict.SLOWER) == (high < 1 / 1.005)
+
+
+@given(st.lists(st.floats(1e-6, 1e3), max_size=300), st.sampled_from([0.5, 0.9, 0.99]))
+@example([1.0] * 100, 0.9)
+def test_a_quantile_is_told_where_ten_lie_beyond_it(samples: list[float], quantile: float) -> None:
+    found = beyond(samples, quantile)
+    assert (found is None) == (round(len(samples) * (1 - quantile), 9) < 10)
+    if found is not None:
+        assert sum(sample <= found for sample in samples) >= quantile * (len(samples) - 1)
+        assert sum(sample >= found for sample in samples) >= 10
 
 
 def test_missing_samples_are_an_error() -> None:
