@@ -79,6 +79,8 @@ def test_a_hang_is_ended_and_the_next_call_is_served(child: Child) -> None:
 
 def test_it_stands_still_until_it_is_asked_something(child: Child) -> None:
     child.freeze()  # of no consequence: it does not run
+    child.start()
+    child.freeze()  # before it is ready
     pid = child.call("pid", 10)
     for _ in range(2):
         child.freeze()

@@ -138,6 +138,9 @@ class Child:
         """
         self.start()
         assert self._connection is not None
+        if self._still:
+            self._signal(signal.SIGCONT)
+            self._still = False
         if self._warm:
             return
         try:
@@ -159,9 +162,6 @@ class Child:
         """
         self.warm()
         assert self._connection is not None
-        if self._still:
-            self._signal(signal.SIGCONT)
-            self._still = False
         try:
             self._connection.send(request)
         except (BrokenPipeError, ConnectionResetError):
