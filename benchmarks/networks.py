@@ -48,7 +48,8 @@ def main() -> None:
     parser.add_argument("--home", type=Path, default=Path("networks-home"))
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
-    found = {"machine": {"cpu": cpu_model(), "cores": usable_cores()}, "rows": []}
+    machine = {"cpu": cpu_model(), "cores": usable_cores()}
+    found: dict[str, Any] = {"machine": machine, "rows": []}
     if arguments.results.exists():
         found = json.loads(arguments.results.read_text())
     home = Home(arguments.home.absolute())
@@ -63,6 +64,7 @@ def main() -> None:
         print(name, file=sys.stderr, flush=True)
         model = write_zoo_model(name, home.zoo / f"{name}.onnx", dtype=arguments.dtype)
         if arguments.again:
+            found["machine"] = machine
             artifact = home.root / rows[name]["job"]["artifact"]
             rows[name]["bench"] = tunefarm(home, *bench, model, "--artifact", artifact)
         else:

@@ -22,7 +22,7 @@ from tunefarm.devices.registry import local_devices
 from tunefarm.frontend.onnx_file import ImportLimits, input_specs, read_model
 from tunefarm.home import Home
 from tunefarm.results.bench import BenchProtocol, Entry
-from tunefarm.results.bench_figures import OURS, figures
+from tunefarm.results.bench_figures import ENOUGH, OURS, figures
 from tunefarm.results.bench_round import Contestant, Pace, Report, call, play
 from tunefarm.results.runtimes import runtime
 from tunefarm.results.runtimes.contract import Subject
@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.7)
     parser.add_argument("--turn", type=float, default=0.05)
     arguments = parser.parse_args()
+    if arguments.processes < ENOUGH:
+        parser.error(f"fewer than {ENOUGH} processes give no interval")
     protocol = BenchProtocol(
         processes=arguments.processes, seconds=arguments.seconds, turn_s=arguments.turn
     )

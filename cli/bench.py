@@ -54,7 +54,8 @@ ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
     type=click.FloatRange(min=0.001),
     default=0.05,
     show_default=True,
-    help="Seconds of a turn; with as many as --seconds each process is timed in one go.",
+    help="Seconds of a turn, of which a process has 500 at most; with as many as --seconds each is "
+    "timed in one go.",
 )
 @json_option
 def command(
@@ -72,7 +73,7 @@ def command(
     """Run MODEL, or each of a zoo of models, in several runtimes, side by side.
 
     Same inputs, threads and protocol for each: rounds of fresh processes, all loaded at once, that
-    are timed in turns of 50 ms while the others stand still; each runtime in its best setting,
+    are timed in short turns while the others stand still; each runtime in its best setting,
     results checked against ONNX Runtime without optimisation. What is not installed is named and
     left out.
     """
@@ -94,7 +95,9 @@ def command(
     if zoo is not None and (artifact is not None or shapes):
         raise UsageError("--artifact and --shape are of one model, not of a zoo")
     home = Home.from_environment().prepare()
-    protocol = BenchProtocol(processes=processes, seconds=seconds, turn_s=turn_s)
+    protocol = BenchProtocol(
+        processes=processes, seconds=seconds, turn_s=max(turn_s, seconds / 500)
+    )
     if model is not None:
         document = _benched(home, model, artifact, dict(shapes), threads, names, protocol)
         show_json(document) if as_json else show(document)

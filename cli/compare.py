@@ -39,6 +39,7 @@ def command(
     from tunefarm.devices.registry import device_for, local_devices
     from tunefarm.devices.target import make_target
     from tunefarm.home import Home
+    from tunefarm.measure.runner import MODEL_WAIT_S
     from tunefarm.results import duel
     from tunefarm.results.artifact_file import open_artifact, require_fit
     from tunefarm.results.journal import Journal
@@ -60,7 +61,7 @@ def command(
 
         def before(process: int) -> None:
             click.echo(f"process {process + 1} of {processes}", err=True)
-            machine.wait()
+            machine.wait(MODEL_WAIT_S)
 
         pair = (paths[0], paths[1])
         found = duel.duel(pair, threads, processes, seconds, before, machine.near_s)

@@ -58,11 +58,12 @@ class Machine:
     """Whose gauges are asked.
 
     Attributes:
-        wait: waits a while for it to be all there, where the roof's gauge is known; whether it is.
+        wait: for it to be all there, so many seconds at most, where the roof's gauge is known;
+            whether it is. With 0.0 it is asked, once.
         near_s: what an exchange between near cores takes (`devices.cores`), 0.0 of a GPU.
     """
 
-    wait: Callable[[], bool]
+    wait: Callable[[float], bool]
     near_s: float
 
 

@@ -64,13 +64,13 @@ class Watch:
 
     Attributes:
         say: takes a line about what happens now.
-        steady: waits a while for the machine to be all there; whether it is.
+        steady: see `bench_round.play`.
         keep: takes all entries after each round: what is measured is not lost.
         near_s: see `serve.Load`.
     """
 
     say: Callable[[str], None] = lambda _: None
-    steady: Callable[[], bool] = lambda: True
+    steady: Callable[[float], bool] = lambda _: True
     keep: Callable[[Sequence[Entry]], None] = lambda _: None
     near_s: float = 0.0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.measure.stats import Comparison, beyond, compare
+from tunefarm.measure.stats import TAIL, Comparison, beyond, compare
 from tunefarm.results.bench import BenchProtocol, Entry
 from tunefarm.results.bench_round import Report
 
@@ -113,7 +113,7 @@ def _row(one: Entry, ours: Entry | None, protocol: BenchProtocol) -> dict[str, A
 
 
 def _compared(one: Entry, ours: Entry, protocol: BenchProtocol) -> Comparison:
-    """Over the turns that both took: who was done earlier has had its last ones alone."""
+    """Over the turns that both took: who is far slower has had fewer."""
     pairs = [
         zip(_by_turn(theirs), _by_turn(own), strict=False)
         for theirs, own in zip(one.reports, ours.reports, strict=True)
@@ -130,11 +130,15 @@ def _compared(one: Entry, ours: Entry, protocol: BenchProtocol) -> Comparison:
 
 
 def _quantile_ms(one: Entry, quantile: float) -> float | None:
-    """Of inferences; None where there are too few for it, or samples are means of several."""
+    """Of inferences; None where samples are means of several, or where too few lie beyond it, or in
+    too few turns: those of one turn have its luck in common."""
     if any(report.calls > 1 for report in one.reports):
         return None
-    found = beyond([s for report in one.reports for turn in report.turns for s in turn], quantile)
-    return None if found is None else found * 1e3
+    turns = [turn for report in one.reports for turn in report.turns]
+    found = beyond([sample for turn in turns for sample in turn], quantile)
+    if found is None or sum(max(turn) >= found for turn in turns) < TAIL:
+        return None
+    return found * 1e3
 
 
 def _interval(one: Entry, protocol: BenchProtocol) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """One round of a benchmark: every runtime loaded in a process of its own, and timed by turns.
 
 What a shared host takes away it takes for tenths of seconds, or for minutes: whoever is timed then
-looks slow. In turns of a twentieth of a second, in no order, it is taken from all alike, so that
-ratios keep what times lose. Whoever's turn it is not stands still, with all its threads.
+looks slow. In turns of a twentieth of a second, in no order, most of it is taken from all alike, so
+that ratios keep what times lose. Whoever's turn it is not stands still, with all its threads.
 
 Source of taking turns: Bulej et al., Duet Benchmarking, ICPE 2020, who run two programs at once;
 here one at a time has all cores.
@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunefarm.errors import TunefarmError, last_line
-from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
+from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout, describe_exit
 from tunefarm.results.runtimes.serve import Load, Loaded, TakeTurn, Turn
 
 HANDLER = "tunefarm.results.runtimes.serve:serve"
+WAIT_S, SHORT_WAIT_S = 5.0, 0.2
+"""For the machine to be all there, before a turn; the second where the first was in vain."""
 PATIENCE = 5.0
 """Times the seconds of samples that are spent on getting the least number of them."""
 
@@ -30,7 +32,7 @@ class Report:
 
     Attributes:
         load_s, first_s, calls, max_rel_err, right: see `serve.Loaded`.
-        turns: seconds of an inference, by turn; the same place is the same moment in all runtimes'.
+        turns: seconds of an inference, by turn; the same place is the same turn of all.
         peak_bytes: see `serve.Turn`.
         disturbed: turns in which the machine was not all there, the second time neither.
     """
@@ -109,15 +111,25 @@ class Contestant:
     def is_due(self, pace: Pace) -> bool:
         """Whether it has not been timed for its seconds; with too few samples, for `PATIENCE` times
         as many."""
+        enough = sum(len(turn.samples) for turn in self._turns) >= pace.least
+        return self._is_within((1.0 if enough else PATIENCE) * pace.seconds)
+
+    def goes_on(self, pace: Pace) -> bool:
+        """Whether it takes turns as long as others are due, so that all have the same ones; who is
+        far slower need not."""
+        return self._is_within(PATIENCE * pace.seconds)
+
+    def _is_within(self, seconds: float) -> bool:
         if self.out or self._loaded is None:
             return False
-        samples = [sample for turn in self._turns for sample in turn.samples]
-        patience = 1.0 if len(samples) >= pace.least else PATIENCE
-        return self._loaded.calls * sum(samples) < patience * pace.seconds
+        return self._loaded.calls * sum(sum(turn.samples) for turn in self._turns) < seconds
 
     def take_turn(self, seconds: float) -> Turn | None:
         """Its samples, not counted yet (`count`); None where it is `out`."""
-        turn: Turn | None = self._ask(TakeTurn(seconds))
+        code = self._child.ended
+        if code is not None and not self.out:  # nothing is loaded in a new process
+            self.out = f"failed: {describe_exit(code)}, while others had their turn"
+        turn: Turn | None = None if self.out else self._ask(TakeTurn(seconds))
         return turn
 
     def count(self, turn: Turn, steady: bool) -> None:
@@ -158,28 +170,30 @@ def play(
     contestants: Sequence[Contestant],
     pace: Pace,
     rng: random.Random,
-    steady: Callable[[], bool],
+    steady: Callable[[float], bool],
     say: Callable[[str], None],
 ) -> list[Report | None]:
     """Load all, have them take turns until none is due any more, and end them; the reports, in
     their order.
 
     Args:
-        steady: waits a while for the machine to be all there; whether it is. A turn of all that was
-            disturbed is taken again, once.
+        steady: waits so many seconds, at most, for the machine to be all there; whether it is. A
+            turn of all in which it was not any more is taken again, once.
         say: takes a line about what happens now.
     """
+    limit_s = WAIT_S
     try:
         for one in rng.sample(contestants, len(contestants)):
             say(one.name)
+            steady(limit_s)
             one.begin()
-        while due := [one for one in contestants if one.is_due(pace)]:
+        while any(one.is_due(pace) for one in contestants):
             for _ in range(2):
-                before = steady()
-                order = rng.sample(due, len(due))
-                turns = [(one, one.take_turn(min(pace.turn_s, pace.seconds))) for one in order]
-                there = before and steady()
-                if there:
+                before = steady(limit_s)
+                limit_s = WAIT_S if before else SHORT_WAIT_S
+                turns = _turn_of_all(contestants, pace, rng)
+                there = before and steady(0.0)
+                if there or not before:  # where it is slow for good, again is no better
                     break
             for one, turn in turns:
                 if turn is not None:
@@ -188,3 +202,11 @@ def play(
     finally:
         for one in contestants:
             one.end()
+
+
+def _turn_of_all(
+    contestants: Sequence[Contestant], pace: Pace, rng: random.Random
+) -> list[tuple[Contestant, Turn | None]]:
+    active = [one for one in contestants if one.goes_on(pace)]
+    order = rng.sample(active, len(active))
+    return [(one, one.take_turn(min(pace.turn_s, pace.seconds))) for one in order]

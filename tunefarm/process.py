@@ -8,6 +8,7 @@ The answers are pickles between two processes of one user on one machine.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -31,6 +32,10 @@ _PR_SET_PDEATHSIG = 1
 _ONE_EACH = {"OPENBLAS_NUM_THREADS": "1"}
 """Where neither `Child.env` nor the environment says otherwise: NumPy's threads wait for work with
 a core in hand, the first tenth of a second."""
+
+
+_STOP_LIMIT_S, _STOP_POLL_S = 1.0, 0.0002
+"""A thread that waits for a disk, or for a driver, stops when that is done."""
 
 
 class ChildError(Exception):
@@ -213,13 +218,25 @@ class Child:
     def freeze(self) -> None:
         """Have it, and what it started, stand still until it is asked something; when this returns
         all its own threads do. Of no consequence where it does not run."""
-        if self._process is not None and not self._still and self._signal(signal.SIGSTOP):
-            self._still = True
-            # One that has ended is left for `_process` to be told of.
-            pid, either = self._process.pid, os.WSTOPPED | os.WEXITED
-            found = os.waitid(os.P_PID, pid, either | os.WNOWAIT)
-            if found is not None and found.si_code == os.CLD_STOPPED:
-                os.waitid(os.P_PID, pid, os.WSTOPPED)
+        if self._process is None or self._still or not self._signal(signal.SIGSTOP):
+            return
+        self._still = True
+        pid, deadline = self._process.pid, time.monotonic() + _STOP_LIMIT_S
+        with contextlib.suppress(ChildProcessError):  # it ended meanwhile
+            while time.monotonic() < deadline:
+                # One that has ended is left for `_process` to be told of.
+                either = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+                found = os.waitid(os.P_PID, pid, either)
+                if found is not None:
+                    if found.si_code == os.CLD_STOPPED:
+                        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
+                    return
+                time.sleep(_STOP_POLL_S)
+
+    @property
+    def ended(self) -> int | None:
+        """Its exit code (negative for a signal) where it has ended since it was started last."""
+        return None if self._process is None else self._process.poll()
 
     def _signal(self, number: signal.Signals) -> bool:
         """Whether it runs, and was sent it."""

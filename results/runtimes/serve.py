@@ -22,7 +22,7 @@ SETTLE_S = 0.01
 """Of inferences at the beginning of a turn that are not timed (one at least): caches are as others
 have left them."""
 LONG_S = 0.2
-"""An inference to which that is nothing; it is timed at once, and once, for its time is all's."""
+"""An inference that takes so long is hardly slower from cold caches: its first one is timed."""
 
 
 @dataclass(frozen=True)
