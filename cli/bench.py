@@ -95,9 +95,7 @@ def command(
     if zoo is not None and (artifact is not None or shapes):
         raise UsageError("--artifact and --shape are of one model, not of a zoo")
     home = Home.from_environment().prepare()
-    protocol = BenchProtocol(
-        processes=processes, seconds=seconds, turn_s=max(turn_s, seconds / 500)
-    )
+    protocol = BenchProtocol(processes=processes, seconds=seconds, turn_s=turn_s)
     if model is not None:
         document = _benched(home, model, artifact, dict(shapes), threads, names, protocol)
         show_json(document) if as_json else show(document)

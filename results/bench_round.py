@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunefarm.errors import TunefarmError, last_line
+from tunefarm.measure.runner import MODEL_WAIT_S
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout, describe_exit
 from tunefarm.results.runtimes.serve import Load, Loaded, TakeTurn, Turn
 
 HANDLER = "tunefarm.results.runtimes.serve:serve"
-WAIT_S, SHORT_WAIT_S = 5.0, 0.2
-"""For the machine to be all there, before a turn; the second where the first was in vain."""
+SHORT_WAIT_S = 0.2
+"""For the machine to be all there, before a turn, where a whole network's wait was in vain."""
+MOST_TURNS = 500
+"""Of a process: where more would fit they are longer, for each is drawn again and again."""
 PATIENCE = 5.0
 """Times the seconds of samples that are spent on getting the least number of them."""
 
@@ -76,6 +79,10 @@ class Pace:
     seconds: float
     least: int
     turn_s: float
+
+    @property
+    def of_a_turn(self) -> float:
+        return min(self.seconds, max(self.turn_s, self.seconds / MOST_TURNS))
 
 
 @dataclass
@@ -181,7 +188,7 @@ def play(
             turn of all in which it was not any more is taken again, once.
         say: takes a line about what happens now.
     """
-    limit_s = WAIT_S
+    limit_s = MODEL_WAIT_S
     try:
         for one in rng.sample(contestants, len(contestants)):
             say(one.name)
@@ -190,7 +197,7 @@ def play(
         while any(one.is_due(pace) for one in contestants):
             for _ in range(2):
                 before = steady(limit_s)
-                limit_s = WAIT_S if before else SHORT_WAIT_S
+                limit_s = MODEL_WAIT_S if before else SHORT_WAIT_S
                 turns = _turn_of_all(contestants, pace, rng)
                 there = before and steady(0.0)
                 if there or not before:  # where it is slow for good, again is no better
@@ -209,4 +216,4 @@ def _turn_of_all(
 ) -> list[tuple[Contestant, Turn | None]]:
     active = [one for one in contestants if one.goes_on(pace)]
     order = rng.sample(active, len(active))
-    return [(one, one.take_turn(min(pace.turn_s, pace.seconds))) for one in order]
+    return [(one, one.take_turn(pace.of_a_turn)) for one in order]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests import models
@@ -14,6 +15,24 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.runner import Runner
 
 pytestmark = [pytest.mark.tvm, pytest.mark.alone]
+
+
+def test_who_was_asked_whether_all_is_there_stands_still() -> None:
+    """Its threads would keep a core for a while, which is others' now."""
+    runner = Runner(2, Protocol().memory_bytes)
+    try:
+        for limit_s in (0.0, 5.0):
+            assert runner.await_steady(limit_s), "without a gauge all is there"
+            serving = [one for one in psutil.Process().children() if _serves(one)]
+            assert [one.status() for one in serving] == [psutil.STATUS_STOPPED]
+            assert runner.canary()
+            assert [one.status() == psutil.STATUS_STOPPED for one in serving] == [False]
+    finally:
+        runner.close()
+
+
+def _serves(process: psutil.Process) -> bool:
+    return any("measure.serve:" in word for word in process.cmdline())
 
 
 def test_a_kernel_that_just_ran_does_not_disturb_it(tmp_path: Path) -> None:

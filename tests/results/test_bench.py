@@ -21,12 +21,14 @@ from tunefarm.cli.bench import ALL
 from tunefarm.errors import JobFailed, UsageError
 from tunefarm.frontend.half import narrowed
 from tunefarm.frontend.onnx_file import ImportLimits, input_specs, read_model
-from tunefarm.measure.steady import NETWORK_S
+from tunefarm.measure.runner import MODEL_WAIT_S
+from tunefarm.measure.steady import NETWORK_S, while_near
 from tunefarm.results.bench import BenchProtocol, Entry, Watch, bench
 from tunefarm.results.bench_figures import figures, summarised
-from tunefarm.results.bench_round import SHORT_WAIT_S, WAIT_S, Report
+from tunefarm.results.bench_round import MOST_TURNS, SHORT_WAIT_S, Contestant, Pace, Report
 from tunefarm.results.runtimes import RUNTIMES, runtime
 from tunefarm.results.runtimes.contract import Subject
+from tunefarm.results.runtimes.serve import SETTLE_S, Load, Loaded, Turn, _Ready
 
 OPTIONAL = {"openvino", "iree", "inductor", "xla"}
 """What `pip install tunefarm[NAME]` adds."""
@@ -125,8 +127,8 @@ def test_a_turn_that_was_disturbed_is_taken_once_more_and_counted(
     for report in (report for entry in entries for report in entry.reports):
         assert (len(report.turns), report.disturbed) == (1, disturbed)
     loading, timing = host.asked[:2], host.asked[2:]
-    assert loading == [WAIT_S] * 2
-    assert timing == ([WAIT_S] if host.for_good else [WAIT_S, 0.0] * turns)
+    assert loading == [MODEL_WAIT_S] * 2
+    assert timing == ([MODEL_WAIT_S] if host.for_good else [MODEL_WAIT_S, 0.0] * turns)
 
 
 @pytest.mark.tvm
@@ -222,6 +224,47 @@ def entry(name: str, setting: str, seconds: float, error: float = 0.0, processes
     turns = ((seconds,), (seconds * 1.01, seconds), (seconds,))
     report = Report(0.1, 0.2, turns, 1, 2**27, error, error < 1e-3)
     return Entry(name, setting, {}, reports=(report,) * processes)
+
+
+def test_who_is_far_slower_need_not_take_all_turns(tmp_path: Path) -> None:
+    pace = Pace(seconds=2.0, least=5, turn_s=0.05)
+    load = Load("tvm", "", subject_of(tmp_path, models.cnn(tmp_path / "m.onnx")), 0, tmp_path, 2.0)
+    for seconds, due, goes_on in ((0.05, 40, 200), (1.0, 5, 10), (60.0, 1, 1)):
+        one, taken = Contestant("", load, {}, 1.0), 0
+        one._loaded = Loaded(0.1, seconds, 1, 0.0, True)
+        ends = {}
+        while one.goes_on(pace):
+            if not one.is_due(pace):
+                ends.setdefault("due", taken)
+            one.count(Turn((seconds,), True, 1), steady=True)
+            taken += 1
+        assert ends.get("due", taken) == pytest.approx(due, abs=1)
+        assert taken == pytest.approx(goes_on, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "turn_s", "wanted"), [(2.0, 0.05, 0.05), (0.02, 0.05, 0.02), (100.0, 0.001, 0.2)]
+)
+def test_a_turn_is_no_longer_than_all_and_they_are_not_too_many(
+    seconds: float, turn_s: float, wanted: float
+) -> None:
+    assert Pace(seconds, 5, turn_s).of_a_turn == pytest.approx(wanted)
+    assert seconds / Pace(seconds, 5, turn_s).of_a_turn <= MOST_TURNS
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_turn_begins_with_inferences_that_are_not_timed(is_long: bool) -> None:
+    began, runs = time.perf_counter(), list[float]()
+
+    def run(_: Any) -> list[Any]:
+        runs.append(time.perf_counter())
+        time.sleep(SETTLE_S / 4)
+        return []
+
+    turn = _Ready(run, {}, 1, is_long, while_near(0.0)).turn(2 * SETTLE_S)
+    first = runs[len(runs) - len(turn.samples)]
+    assert (first - began >= SETTLE_S) == (not is_long)
+    assert sum(turn.samples) >= 2 * SETTLE_S
 
 
 def test_the_best_setting_that_is_right_counts_and_ratios_are_to_ours() -> None:
