@@ -261,7 +261,7 @@ def network_summary(
     checked, *models = (answers[n] for n in sorted(answers))
     assert isinstance(checked, Checked)
     base, tuned = (
-        {process: answer[name] for process, answer in enumerate(models)}
+        {process: answer.samples[name] for process, answer in enumerate(models)}
         for name in ("base", "tuned")
     )
     found = judge(base, tuned, len(models), Protocol())

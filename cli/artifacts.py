@@ -95,6 +95,7 @@ def pull(
 @json_option
 def inspect(path: Path, as_json: bool) -> None:
     """Say what an artifact is: model, target, result, what it needs of a host."""
+    from tunefarm.cli import results
     from tunefarm.results.artifact_file import misfits, open_artifact
 
     artifact = open_artifact(path)
@@ -118,6 +119,8 @@ def inspect(path: Path, as_json: bool) -> None:
             f"{format_latency(result['tuned_ms'])}, {_times(result['speedup'])} "
             f"{result['speedup_ci95']}"
         )
+    for line in results.service(result):
+        click.echo(f"          {line}")
     if result["parity"]["passed"] is not None:
         click.echo(f"parity    {result['parity']}")
     click.echo(f"kernels   {len(manifest['kernels'])} distinct, {tuned} tuned")

@@ -23,12 +23,40 @@ def _notes(target: str, row: dict[str, Any]) -> list[str]:
     elif row["verdict"] == "UNMEASURED":
         against += "; run on a GPU of paper alone, it is not registered for deployment"
     return [
+        *(f"{target}: {line}" for line in service(row)),
         f"{target}: {row['tasks']} kernel{'' if row['tasks'] == 1 else 's'}, "
         f"{row['candidates']} candidates measured, "
         f"failed: {failures or 'none'}",
         f"{target}: {against}",
         f"{target}: artifact {row['artifact']}",
     ]
+
+
+def service(row: dict[str, Any]) -> list[str]:
+    """What a target's result, or an artifact's, says of the model as a service will have it, and
+    against what shipped before; an older tunefarm's says nothing."""
+    said = []
+    had = row.get("service") or {}
+    words = {
+        "load_ms": "loads in {:.4g} ms",
+        "first_ms": "answers first in {:.4g} ms",
+        "p90_ms": "90th percentile {:.4g} ms",
+        "p99_ms": "99th {:.4g} ms",
+        "peak_mb": "peak memory {:.0f} MB",
+    }
+    if parts := [w.format(had[key]) for key, w in words.items() if had.get(key) is not None]:
+        said.append(", ".join(parts))
+    if previous := row.get("previous"):
+        what = f"what shipped before ({previous['digest'][:12]}, {previous['job']})"
+        if previous["speedup"]:
+            low, high = map(format_ratio, previous["speedup_ci95"])
+            faster = f"{format_ratio(previous['speedup'])}x ({low} to {high}) as fast as"
+            said.append(f"{previous['verdict']}, {faster} {what}")
+        elif previous["verdict"] == "SAME":
+            said.append(f"the same bytes as {what}")
+        else:
+            said.append(f"not compared with {what}: that did not run in every process")
+    return said
 
 
 def show(found: dict[str, Any], farm: str | None = None, tracking_problem: str = "") -> None:

@@ -9,6 +9,8 @@ from tunefarm.errors import Failure
 from tunefarm.frontend.program import TensorSpec, TuningTask
 from tunefarm.measure.gate import Parity
 
+PREVIOUS = "previous"
+"""The build of a model that an earlier job has shipped; and kind of the event that says which."""
 BUILT_IN = "vm.builtin."
 """What the names of the virtual machine's own functions begin with."""
 PART = "__part"
@@ -66,6 +68,39 @@ class Checked:
     library: Path
     parity: Parity
     in_place: InPlace | None
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """What a fresh process went through with the build that it loaded first.
+
+    Attributes:
+        build: see `ModelRequest.builds`.
+        load_s: seconds of reading its library and its weights; the runtime was there.
+        first_s: seconds of its first inference.
+        peak_bytes: the most memory that the process has held until then, the runtime's included.
+    """
+
+    build: str
+    load_s: float
+    first_s: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What one process has seen of a model's builds.
+
+    Attributes:
+        samples: seconds per inference, by build, in rounds of all of them.
+        cold: of the first.
+        tail: seconds of the tuned build's inferences one after another, as a service has them,
+            with nobody waiting for the machine to be quiet.
+    """
+
+    samples: dict[str, tuple[float, ...]]
+    cold: ColdStart
+    tail: tuple[float, ...]
 
 
 @dataclass(frozen=True)

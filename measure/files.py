@@ -98,7 +98,7 @@ def _(request: PlaceRequest) -> list[Path]:
 
 @needs.register
 def _(request: ModelRequest) -> list[Path]:
-    return _of_models([request.tuned] if request.base is None else [request.base, request.tuned])
+    return _of_models(request.builds().values())
 
 
 @needs.register

@@ -14,14 +14,16 @@ import tvm
 import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
+from tunefarm.devices import cpu
 from tunefarm.measure import weights
 from tunefarm.measure.backend import backend
 from tunefarm.measure.expected import expected_outputs, parity_inputs
-from tunefarm.measure.facts import BUILT_IN, Checked, InPlace
+from tunefarm.measure.facts import BUILT_IN, PREVIOUS, Checked, ColdStart, Compared, InPlace
 from tunefarm.measure.gate import Array, Parity, make_input, parity
 from tunefarm.measure.steady import NETWORK_S, Steady
 
 if TYPE_CHECKING:
+    from tunefarm.measure.protocol import Protocol
     from tunefarm.measure.requests import CheckRequest, ModelRequest, PlaceRequest
 
 ONE_BY_ONE = "one_by_one"
@@ -105,27 +107,35 @@ class CompiledModel:
             return [output.numpy() for output in outputs]
 
 
-def interleave(request: ModelRequest, steady: Steady | None = None) -> dict[str, list[float]]:
-    """Rounds of both builds in random order, after one warm-up run of each, begun while the machine
-    is `steady`; no more than half as long as they take is spent on waiting for it.
+def interleave(request: ModelRequest, steady: Steady | None = None) -> Compared:
+    """Rounds of all builds in random order, after one warm-up run of each, begun while the machine
+    is `steady`; no more than half as long as they take is spent on waiting for it. Then the tuned
+    one alone, for its tail.
 
     Returns:
-        Seconds per inference of ``base`` and ``tuned``, at least one of each that is asked for.
-        Both end when one of them has used up its time: alone, the other would find its caches as it
-        left them. For one that is far slower than the other see `Protocol.slow_calls`.
+        At least one sample of each build that is asked for, but for a previous one that cannot be
+        loaded. All end when one of them has used up its time: alone, another would find its caches
+        as it left them. For one that is far slower than the others see `Protocol.slow_calls`.
     """
-    libraries = {"base": request.base, "tuned": request.tuned}
-    models = {name: CompiledModel(one) for name, one in libraries.items() if one is not None}
     inputs = [
         make_input(spec, 1000 * request.process + index, positive=False)
         for index, spec in enumerate(request.inputs)
     ]
-    bound = {name: model.upload(inputs) for name, model in models.items()}
+    models: dict[str, CompiledModel] = {}
+    bound: dict[str, list[Any]] = {}
+    first: dict[str, float] = {}
+    starts: list[ColdStart] = []
+    for name, library in request.builds().items():
+        try:
+            models[name], bound[name], start = _started(name, library, inputs)
+        except Exception:
+            if name != PREVIOUS:
+                raise
+            continue  # this job does not depend on it
+        first[name] = start.first_s
+        starts.append(start)
     protocol = request.protocol
     rng = random.Random(protocol.seed + request.process)
-    names = list(models)
-    rng.shuffle(names)
-    first = {name: _seconds(models[name], bound[name]) for name in names}
     far = protocol.truncate_factor * min(first.values())
     slow = {name for name, s in first.items() if s > far and protocol.slow_model(s)}
     samples: dict[str, list[float]] = {name: [] for name in models}
@@ -144,7 +154,30 @@ def interleave(request: ModelRequest, steady: Steady | None = None) -> dict[str,
             if steady is not None and steady.waited_s - waited < protocol.model_s / 2:
                 steady.wait(NETWORK_S)
             samples[name].append(_seconds(models[name], bound[name]))
-    return {name: found or [first[name]] for name, found in samples.items()}
+    told = {name: tuple(found) or (first[name],) for name, found in samples.items()}
+    return Compared(told, starts[0], _tail(models["tuned"], bound["tuned"], protocol))
+
+
+def _started(
+    build: str, library: Path, inputs: Sequence[Array]
+) -> tuple[CompiledModel, list[Any], ColdStart]:
+    """The model, what it is called with, and how long it took; it has been called once."""
+    began = time.perf_counter()
+    model = CompiledModel(library)
+    load_s = time.perf_counter() - began
+    arguments = model.upload(inputs)
+    first_s = _seconds(model, arguments)
+    return model, arguments, ColdStart(build, load_s, first_s, cpu.peak_bytes())
+
+
+def _tail(model: CompiledModel, arguments: list[Any], protocol: Protocol) -> tuple[float, ...]:
+    """`Protocol.tail_calls` inferences, or as many as `tail_s` has room for, at least one; after
+    one that finds its caches as others have left them."""
+    if not protocol.tail_calls:
+        return ()
+    first = _seconds(model, arguments)
+    calls = min(protocol.tail_calls, max(1, int(protocol.tail_s / first)))
+    return tuple(_seconds(model, arguments) for _ in range(calls))
 
 
 def check(request: CheckRequest) -> Checked:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library
-from tunefarm.measure.facts import KernelFacts
+from tunefarm.measure.facts import PREVIOUS, KernelFacts
 from tunefarm.measure.protocol import Protocol
 
 SCREEN_WAIT_S = 10.0
@@ -58,14 +58,25 @@ class RaceRequest:
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """One process's interleaved rounds of two builds of one model; of the tuned one alone, where
-    there is no `base`: others have called it."""
+    """One process's interleaved rounds of the builds of one model: untuned, tuned, and what an
+    earlier job has shipped, where there is any; without `base` where others have called it enough.
+    """
 
     base: Path | None
     tuned: Path
     inputs: tuple[TensorSpec, ...]
     protocol: Protocol
     process: int
+    previous: Path | None = None
+
+    def builds(self) -> dict[str, Path]:
+        """``base``, ``tuned`` and ``previous``, those that there are, in the order in which this
+        process loads them. By turns: who is the first has other pages than the others, and starts
+        cold."""
+        named = {"base": self.base, "tuned": self.tuned, PREVIOUS: self.previous}
+        there = [(name, library) for name, library in named.items() if library is not None]
+        turn = self.process % len(there)
+        return dict(there[turn:] + there[:turn])
 
 
 @dataclass(frozen=True)

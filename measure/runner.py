@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
 
 from tunefarm.devices.here import RUNTIME_ONLY, only
 from tunefarm.errors import JobFailed
-from tunefarm.measure.facts import Checked, Raced, ScreenOutcome
+from tunefarm.measure.facts import Checked, Compared, Raced, ScreenOutcome
 from tunefarm.measure.faults import FAULTS, ask, failure_of, ready
 from tunefarm.measure.racing import race_kernel
 from tunefarm.measure.requests import (
@@ -102,12 +103,18 @@ class Runner:
                 faults.update(of_it)
         return Raced(samples, faults)
 
-    def model(self, request: ModelRequest) -> dict[str, list[float]]:
-        """Samples of ``base`` and ``tuned`` in a fresh process, begun while all cores are there."""
+    def model(self, request: ModelRequest) -> Compared:
+        """A model's builds, in turns in a fresh process, begun while all cores are there. Where a
+        previous one may have brought it down, once more without that."""
         self.await_steady()
-        with self._new_child() as child:
-            samples: dict[str, list[float]] = ask(child, request, MODEL_LIMIT_S)
-        return samples
+        try:
+            with self._new_child() as child:
+                found: Compared = ask(child, request, MODEL_LIMIT_S)
+        except FAULTS:
+            if request.previous is None:
+                raise
+            return self.model(dataclasses.replace(request, previous=None))
+        return found
 
     def check(self, request: CheckRequest) -> Checked:
         """In a fresh process, begun while all cores are there.

@@ -7,7 +7,7 @@ from typing import Any
 
 from tunefarm.measure import kernel, model
 from tunefarm.measure.backend import backend
-from tunefarm.measure.facts import Screening
+from tunefarm.measure.facts import Compared, Screening
 from tunefarm.measure.requests import (
     CheckRequest,
     KernelRace,
@@ -48,7 +48,7 @@ def _race(request: KernelRace) -> dict[str, list[float]]:
     return kernel.race(request, _ARGUMENTS, _STEADY)
 
 
-def _model(request: ModelRequest) -> dict[str, list[float]]:
+def _model(request: ModelRequest) -> Compared:
     return model.interleave(request, _STEADY)
 
 

@@ -22,6 +22,8 @@ from tunefarm.measure.cuda import Resources
 from tunefarm.measure.facts import (
     Block,
     Checked,
+    ColdStart,
+    Compared,
     InPlace,
     KernelFacts,
     Raced,
@@ -40,7 +42,8 @@ from tunefarm.measure.requests import (
 
 _TYPES: tuple[type, ...] = (
     *(ScreenRequest, RaceRequest, PlaceRequest, ModelRequest, CheckRequest),
-    *(ScreenOutcome, Screening, Raced, Checked, Parity, InPlace, Failure, Block),
+    *(ScreenOutcome, Screening, Raced, Compared, ColdStart, Checked, Parity, InPlace),
+    *(Failure, Block),
     *(Library, Resources, KernelFacts, TensorSpec, Protocol),
 )
 _BY_NAME = {one.__name__: one for one in _TYPES}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from tunefarm import __version__
 from tunefarm.measure.stats import Verdict
+from tunefarm.results.facts import Job, JobTarget
 
 
 def registered_name(job_name: str) -> str:
@@ -17,29 +21,70 @@ def alias_of(target: str) -> str:
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in target)
 
 
+def version_tags(job: Job, target: JobTarget, artifact: Mapping[str, Any]) -> dict[str, str]:
+    """What the registry is told of a version: `artifact` is its row in the journal."""
+    summary = artifact["summary"]
+    tags = {
+        "tunefarm.digest": artifact["digest"],
+        "tunefarm.file": Path(artifact["path"]).name,
+        "tunefarm.job": job.id,
+        "tunefarm.created": repr(job.created),
+        "tunefarm.model": job.model_digest,
+        "tunefarm.device": target.device.fingerprint,
+        "tunefarm.toolchain": f"tunefarm {__version__}, {target.toolchain}",
+        "tunefarm.verdict": str(summary["verdict"]),
+    }
+    if interval := summary["speedup_ci95"]:
+        tags |= {"tunefarm.low": repr(interval[0]), "tunefarm.high": repr(interval[1])}
+    if previous := summary.get("previous"):  # an older tunefarm's has none
+        tags |= {"tunefarm.previous": previous["digest"], "tunefarm.against": previous["verdict"]}
+    return tags
+
+
 def takes_over(challenger: Mapping[str, str], holder: Mapping[str, str]) -> bool:
     """Whether the alias goes from the version tagged `holder` to the one tagged `challenger`: to
-    the newer job's, in whatever order they are registered, but for one model on one kind of device,
-    built by one toolchain, never from one that is FASTER than untuned to one that is not, nor
-    against the intervals of their speed-ups, where these do not overlap. Tags that an older
-    tunefarm did not write say nothing."""
-    if _of(challenger) and _of(challenger) == _of(holder):
+    the newer job's, in whatever order they are registered, but for one model on one kind of device
+
+    - never to one that was SLOWER where both ran in the same processes;
+    - where one toolchain has built both, never from one that is FASTER than untuned to one that is
+      not, nor, where they never ran together, against the intervals of their speed-ups, where these
+      do not overlap.
+
+    Tags that an older tunefarm did not write say nothing.
+    """
+    against = _beside(challenger, holder)
+    if against == Verdict.SLOWER:
+        return False
+    if _are_alike(challenger, holder, _MODEL, _DEVICE, _TOOLCHAIN):
         faster, was_faster = (
             one.get("tunefarm.verdict") == Verdict.FASTER for one in (challenger, holder)
         )
         if faster != was_faster:
             return faster
         (low, high), (was_low, was_high) = _interval(challenger), _interval(holder)
-        if high < was_low or was_high < low:
+        if against is None and (high < was_low or was_high < low):
             return was_high < low
     return _number(challenger, "created", 0.0) >= _number(holder, "created", 0.0)
 
 
-def _of(tags: Mapping[str, str]) -> tuple[str, ...]:
-    """The model, the kind of device, and what built the untuned model that speed-ups are over;
-    nothing where one of them is not told."""
-    keys = ("tunefarm.model", "tunefarm.device", "tunefarm.toolchain")
-    return tuple(tags[key] for key in keys) if all(key in tags for key in keys) else ()
+_MODEL, _DEVICE = "tunefarm.model", "tunefarm.device"
+_TOOLCHAIN = "tunefarm.toolchain"
+"""What built the untuned model that speed-ups are over."""
+
+
+def _are_alike(one: Mapping[str, str], other: Mapping[str, str], *keys: str) -> bool:
+    """Whether both tell all of this, and the same."""
+    return all(key in one and one[key] == other.get(key) for key in keys)
+
+
+def _beside(challenger: Mapping[str, str], holder: Mapping[str, str]) -> str | None:
+    """The verdict of their measurement side by side; None where there is none."""
+    if not _are_alike(challenger, holder, _MODEL, _DEVICE):
+        return None
+    if challenger.get("tunefarm.previous", "") != holder.get("tunefarm.digest"):
+        return None
+    against = challenger.get("tunefarm.against")
+    return None if against == Verdict.UNMEASURED else against
 
 
 def _interval(tags: Mapping[str, str]) -> tuple[float, float]:

@@ -22,10 +22,11 @@ from tunefarm.measure import weights
 from tunefarm.measure.archive import pack
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.stats import Comparison, Verdict
-from tunefarm.results.artifact_file import LIBRARY, MANIFEST, SCHEMA, WEIGHTS
+from tunefarm.results.artifact_file import LIBRARY, MANIFEST, SCHEMA, WEIGHTS, file_digest
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.sbom import sbom
+from tunefarm.results.shipped import previous
 
 _ISA = re.compile(
     r"avx\w*|fma|f16c|bmi[12]|sse\w*|ssse3|popcnt|movbe|abm|aes|vaes|pclmulqdq|vpclmulqdq|adx|"
@@ -41,6 +42,16 @@ class Packaged:
     path: Path
     digest: str
     summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is known of a packaged model: see `whole.service` and `whole.previous`."""
+
+    comparison: Comparison | None
+    parity: Parity | None
+    service: dict[str, float | None] | None
+    previous: dict[str, Any] | None
 
 
 def package(
@@ -61,10 +72,15 @@ def package(
     """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's; without
     `parity`, nothing has run it, not even a GPU of paper; `protocol` is what its numbers were
     measured by. Times of an emulated device are none: the verdict is UNMEASURED."""
-    from tunefarm.results import evidence  # pandas takes a third of a second, before a job begins
+    from tunefarm.results import evidence, whole  # pandas takes a third of a second to import
 
     if target.device.is_emulated:
         comparison = None  # what it computes has been seen, and not how fast it is
+    seen = _Seen(comparison, parity, None, None)
+    if comparison is not None:
+        build = "base" if traces is None else "tuned"
+        service = whole.service(journal, job.id, target.name, build)
+        seen = _Seen(comparison, parity, service, previous(journal, job.id, target.name))
     parts: dict[str, bytes | Path] = {
         LIBRARY: library.read_bytes(),
         WEIGHTS: weights.beside(library),
@@ -77,16 +93,17 @@ def package(
             {"device": target.device.to_dict(), "conditions": conditions, "protocol": protocol}
         ),
         "evidence/import.json": _json(program.evidence),
+        "evidence/model.json": _json(
+            [] if target.device.is_emulated else whole.document(journal, job.id, target.name)
+        ),
         "evidence/in_place.json": _json(evidence.in_place(journal, job.id, target.name)),
     }
-    manifest = _json(
-        _manifest(journal, job, target, program, parts, traces, comparison, parity, wall_s)
-    )
+    manifest = _json(_manifest(journal, job, target, program, parts, traces, seen, wall_s))
     digest = hashlib.sha256(manifest).hexdigest()
     label = re.sub(r"[^A-Za-z0-9._-]", "-", f"{job.name}-{target.name}")
     path = home.artifacts / f"{label}-{digest[:12]}.tfa"
     _pack(path, {MANIFEST: manifest, **parts})
-    summary = summarise(journal, job, target, path, digest, comparison, parity, wall_s)
+    summary = _summary(journal, job, target, path, digest, seen, wall_s)
     return Packaged(path, digest, summary)
 
 
@@ -103,9 +120,7 @@ def _listed(part: bytes | Path) -> dict[str, Any]:
     """Length and digest of a part."""
     if isinstance(part, bytes):
         return {"bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()}
-    with part.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"bytes": part.stat().st_size, "sha256": digest}
+    return {"bytes": part.stat().st_size, "sha256": file_digest(part)}
 
 
 def _json(data: Any) -> bytes:
@@ -142,8 +157,7 @@ def _manifest(
     program: Program,
     parts: dict[str, bytes | Path],
     traces: dict[str, str] | None,
-    comparison: Comparison | None,
-    parity: Parity | None,
+    seen: _Seen,
     wall_s: float,
 ) -> dict[str, Any]:
     shipped = "untuned" if traces is None else "tuned"
@@ -198,7 +212,7 @@ def _manifest(
             }
             for task in program.tasks
         ],
-        "result": {**_comparison(comparison), "parity": _parity(parity, target)},
+        "result": {**_result(seen), "parity": _parity(seen.parity, target)},
         "wall_s": round(wall_s, 3),
         "files": files,
     }
@@ -233,15 +247,16 @@ def _verdict_row(row: dict[str, Any] | None) -> dict[str, Any]:
     return {key: row[key] for key in keys} if row else {"verdict": Verdict.UNMEASURED.value}
 
 
+def _result(seen: _Seen) -> dict[str, Any]:
+    """Of the whole model."""
+    more = {"service": seen.service, "previous": seen.previous}
+    return {**_comparison(seen.comparison), **more}
+
+
 def _comparison(comparison: Comparison | None) -> dict[str, Any]:
     if comparison is None:
-        return {
-            "baseline_ms": None,
-            "tuned_ms": None,
-            "speedup": None,
-            "speedup_ci95": None,
-            "verdict": Verdict.UNMEASURED.value,
-        }
+        nothing = dict.fromkeys(("baseline_ms", "tuned_ms", "speedup", "speedup_ci95"))
+        return {**nothing, "verdict": Verdict.UNMEASURED.value}
     return {
         "baseline_ms": round(comparison.base_s * 1e3, 6),
         "tuned_ms": round(comparison.tuned_s * 1e3, 6),
@@ -251,18 +266,17 @@ def _comparison(comparison: Comparison | None) -> dict[str, Any]:
     }
 
 
-def summarise(
+def _summary(
     journal: Journal,
     job: Job,
     target: JobTarget,
     path: Path,
     digest: str,
-    comparison: Comparison | None,
-    parity: Parity | None,
+    seen: _Seen,
     wall_s: float,
 ) -> dict[str, Any]:
     """The target's entry in `submit --json`."""
-    name = target.name
+    name, parity = target.name, seen.parity
     failures = Counter(row["kind"] for row in journal.failures(job.id, name))
     finite = parity is not None and math.isfinite(parity.max_rel_err)
     return {
@@ -271,7 +285,7 @@ def summarise(
         "tasks": len(journal.tasks(job.id, name)),
         "candidates": len(journal.measurements(job.id, name, ("screen",))),
         "failures": dict(sorted(failures.items())),
-        **_comparison(comparison),
+        **_result(seen),
         "parity": {
             **_parity(parity, target),
             **({} if finite else {"max_abs_err": None, "max_rel_err": None}),

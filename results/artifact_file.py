@@ -169,6 +169,12 @@ def _parts(path: Path) -> set[str]:
         return set(archive.namelist())
 
 
+def file_digest(path: Path) -> str:
+    """SHA-256, as manifests list it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def verify(artifact: Artifact) -> list[str]:
     """Read every part; the names of those that are sound.
 
@@ -200,7 +206,7 @@ def misfits(manifest: dict[str, Any]) -> list[str]:
     runtime = _runtime_version()
     if runtime is None:
         found.append(f"the TVM runtime is not installed (it needs {host['tvm_runtime']})")
-    elif _release(runtime) != _release(host["tvm_runtime"]):
+    elif release(runtime) != release(host["tvm_runtime"]):
         found.append(f"it needs the TVM runtime {host['tvm_runtime']}, here is {runtime}")
     return found
 
@@ -214,7 +220,8 @@ def _runtime_version() -> str | None:
         return None
 
 
-def _release(version: str) -> tuple[str, ...]:
+def release(version: str) -> tuple[str, ...]:
+    """What of a version of the runtime has to be the same."""
     return tuple(version.split(".")[:2])
 
 

@@ -121,7 +121,8 @@ def model_samples_ms(journal: Journal, job: str, target: str) -> tuple[list[floa
     """Every whole-model sample in milliseconds: untuned, tuned."""
     sides: dict[str, list[float]] = {"base": [], "tuned": []}
     for m in journal.measurements(job, target, ("model",)):
-        sides[m.candidate] += [s * 1e3 for s in m.samples]
+        if m.candidate in sides:
+            sides[m.candidate] += [s * 1e3 for s in m.samples]
     return sides["base"], sides["tuned"]
 
 

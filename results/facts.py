@@ -47,5 +47,7 @@ class Measurement:
     unit: str | None = None
 
 
+COLD = "cold"
+"""Kind of the event that says how a process of the whole model began: `measure.facts.ColdStart`."""
 FAULT = "fault"
 """Kind of the event that a candidate, sound when it was screened, has faulted in a race."""

@@ -14,11 +14,13 @@ from matplotlib.figure import Figure
 
 from tunefarm.devices.device import EMULATED
 from tunefarm.home import write_atomically
-from tunefarm.measure.stats import beyond
-from tunefarm.results import evidence, plots
+from tunefarm.measure.facts import PREVIOUS
+from tunefarm.measure.stats import Verdict
+from tunefarm.results import evidence, plots, whole
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.reported import as_of
+from tunefarm.results.shipped import previous
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#212529}
@@ -74,11 +76,12 @@ def _target(journal: Journal, job: Job, target: JobTarget) -> str:
     ]
     if artifact is not None:
         placed = evidence.in_place(journal, job.id, target.name)
-        body.append(_cards(artifact["summary"], placed, beyond(tuned, 0.9)))
+        body.append(_cards(artifact["summary"], placed))
     if len(curve):
         body.append(_image(plots.best_over_trials({target.name: curve}, untuned)))
     if base:
         body.append(_image(plots.model_samples(base, tuned, target.name)))
+        body.append(_builds(journal, job, target))
     if not kernels.empty and kernels["speedup"].notna().any():
         body.append(_image(plots.kernel_speedups(kernels, target.name)))
     body.append(f"<h2>Kernels</h2><div class=scroll>{_table(kernels)}</div>")
@@ -99,17 +102,54 @@ def _measured_on(target: JobTarget) -> str:
     return f"on {html.escape(device.sku)}, {device.cores} cores"
 
 
-def _cards(
-    summary: dict[str, Any], placed: dict[str, Any] | None, tuned_p90_ms: float | None
-) -> str:
-    interval = summary["speedup_ci95"]
-    parity = summary["parity"]
+_BUILDS = {"base": "untuned", "tuned": "tuned", PREVIOUS: "shipped before"}
+_BUILD_COLUMNS = {
+    "build": "build",
+    "median_ms": "median ms",
+    "p90_ms": "90th percentile ms",
+    "p99_ms": "99th percentile ms",
+    "load_ms": "load ms",
+    "first_ms": "first inference ms",
+    "peak_mb": "peak memory MB",
+}
+
+
+def _builds(journal: Journal, job: Job, target: JobTarget) -> str:
+    rows = whole.builds(journal, job.id, target.name)
+    rows["build"] = rows["build"].map(_BUILDS)
+    before = previous(journal, job.id, target.name)
+    return (
+        f"<h2>The whole model</h2><div class=scroll>{_table(rows, _BUILD_COLUMNS)}</div>"
+        "<p class=sub>Medians of rounds in which all builds take turns, in fresh processes. "
+        "Percentiles are of the tuned build alone, one inference after another, whatever else the "
+        "machine did. A process loads one build before the others: what that took with its files "
+        f"in memory, its first inference, and the most memory held by then.{_against(before)}</p>"
+    )
+
+
+def _against(before: dict[str, Any] | None) -> str:
+    if before is None:
+        return ""
+    what = f" What shipped before is <code>{before['digest'][:12]}</code> of {before['job']}"
+    if before["speedup"]:
+        low, high = before["speedup_ci95"]
+        return (
+            f"{what}: this artifact is {before['verdict']}, {before['speedup']:.4g}x as fast "
+            f"({low:.4g} to {high:.4g})."
+        )
+    return f"{what}: {'the same bytes' if before['verdict'] == Verdict.SAME else 'not compared'}."
+
+
+def _cards(summary: dict[str, Any], placed: dict[str, Any] | None) -> str:
+    interval, before = summary["speedup_ci95"], summary.get("previous")
+    service, parity = summary.get("service") or {}, summary["parity"]
     entries = [
         (summary["verdict"], "verdict"),
         (f"{summary['speedup']:.4g}x" if summary["speedup"] else "", "faster than untuned"),
         (f"{interval[0]:.4g} to {interval[1]:.4g}" if interval else "", "95 % interval"),
         (_latency(summary["tuned_ms"]), "tuned, median"),
-        (_latency(tuned_p90_ms), "tuned, 90th percentile"),
+        (_latency(service.get("p90_ms")), "90th percentile"),
+        (_latency(service.get("p99_ms")), "99th percentile"),
         (_latency(summary["baseline_ms"]), "untuned, median"),
         (
             f"{parity['max_rel_err']:.1e}" if parity["max_rel_err"] is not None else "",
@@ -120,6 +160,8 @@ def _cards(
         (str(summary["candidates"] or ""), "candidates measured"),
         (f"{summary['wall_s']:.0f} s", "wall time"),
     ]
+    if before is not None and before["speedup"]:
+        entries.append((f"{before['speedup']:.4g}x", "as fast as what shipped before"))
     if placed is not None:
         entries.append((f"{placed['outside']:.1%}", "of its time outside of kernels"))
     cards = "".join(
@@ -158,11 +200,11 @@ _COLUMNS = {
 }
 
 
-def _table(kernels: pd.DataFrame) -> str:
-    columns = {n: label for n, label in _COLUMNS.items() if kernels.empty or _says(kernels[n])}
+def _table(frame: pd.DataFrame, labels: dict[str, str] = _COLUMNS) -> str:
+    columns = {n: label for n, label in labels.items() if frame.empty or _says(frame[n])}
     head = "".join(f"<th>{label}</th>" for label in columns.values())
     rows = []
-    for row in kernels.to_dict("records"):
+    for row in frame.to_dict("records"):
         cells = "".join(f"<td>{_cell(row[name])}</td>" for name in columns)
         rows.append(f"<tr>{cells}</tr>")
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"

@@ -13,12 +13,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tunefarm import __version__
 from tunefarm.errors import TunefarmError
 from tunefarm.home import Home
 from tunefarm.measure.stats import Verdict
 from tunefarm.results import evidence
-from tunefarm.results.alias import alias_of, registered_name, takes_over
+from tunefarm.results.alias import alias_of, registered_name, takes_over, version_tags
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.reported import reported
@@ -230,6 +229,10 @@ class _Sync:
             "wall_s": summary["wall_s"],
             "max_rel_err": summary["parity"]["max_rel_err"],
         }
+        numbers |= summary.get("service") or {}
+        if (previous := summary.get("previous")) and previous["speedup"]:
+            numbers["over_previous"] = previous["speedup"]
+            numbers["over_previous_low"], numbers["over_previous_high"] = previous["speedup_ci95"]
         if summary["speedup_ci95"]:
             numbers["speedup_low"], numbers["speedup_high"] = summary["speedup_ci95"]
         metrics = [Metric(k, float(v), stamp, 0) for k, v in numbers.items() if v is not None]
@@ -242,11 +245,10 @@ class _Sync:
         path = Path(artifact["path"])
         self.client.log_artifact(child, str(path), "artifact")
         if summary["verdict"] != Verdict.UNMEASURED:  # nobody is to deploy what nobody has run
-            self._register(child, target, path.name, artifact)
+            self._register(child, target, artifact)
 
-    def _register(self, child: str, target: JobTarget, file: str, artifact: dict[str, Any]) -> None:
+    def _register(self, child: str, target: JobTarget, artifact: dict[str, Any]) -> None:
         """A version of the model's name; its alias is the target."""
-        digest, summary = artifact["digest"], artifact["summary"]
         from mlflow.exceptions import MlflowException
 
         name = registered_name(self.job.name)
@@ -256,21 +258,10 @@ class _Sync:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         mine = self.client.search_model_versions(f"name = '{name}' and run_id = '{child}'")
-        if any(v.tags.get("tunefarm.digest") == digest for v in mine):
+        if any(v.tags.get("tunefarm.digest") == artifact["digest"] for v in mine):
             return
         source = f"{self.client.get_run(child).info.artifact_uri}/artifact"
-        tags = {
-            "tunefarm.digest": digest,
-            "tunefarm.file": file,
-            "tunefarm.job": self.job.id,
-            "tunefarm.created": repr(self.job.created),
-            "tunefarm.model": self.job.model_digest,
-            "tunefarm.device": target.device.fingerprint,
-            "tunefarm.toolchain": f"tunefarm {__version__}, {target.toolchain}",
-            "tunefarm.verdict": str(summary["verdict"]),
-        }
-        if interval := summary["speedup_ci95"]:
-            tags |= {"tunefarm.low": repr(interval[0]), "tunefarm.high": repr(interval[1])}
+        tags = version_tags(self.job, target, artifact)
         version = self.client.create_model_version(name, source=source, run_id=child, tags=tags)
         alias = alias_of(target.name)
         try:

@@ -157,6 +157,7 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
         runs = protocol.slow_calls
     callers = _callers(model_s, tuned_s, protocol.slow_model_s, protocol)
     model = protocol.model_processes * 0.8 + callers * model_s * runs
+    model += protocol.model_processes * min(protocol.tail_s, protocol.tail_calls * tuned_s)
     return races + finals + model + 2.0 + 0.17 * len(untuned) + 20.0
 
 

@@ -31,7 +31,7 @@ from tunefarm.errors import (
 )
 from tunefarm.home import Home, write_atomically
 from tunefarm.measure.bundle import Report, read_report, report_of, write_bundle
-from tunefarm.measure.facts import Block, Checked, Raced, ScreenOutcome
+from tunefarm.measure.facts import Block, Checked, Compared, Raced, ScreenOutcome
 from tunefarm.measure.files import makes, needs
 from tunefarm.measure.requests import (
     CheckRequest,
@@ -251,7 +251,7 @@ class Exchange:
 _ANSWERS: dict[str, Any] = {
     ScreenRequest.__name__: ScreenOutcome,
     RaceRequest.__name__: Raced,
-    ModelRequest.__name__: dict[str, tuple[float, ...]],
+    ModelRequest.__name__: Compared,
     PlaceRequest.__name__: tuple[dict[str, tuple[float, ...]], ...],
     CheckRequest.__name__: Checked,
 }

@@ -3,6 +3,7 @@ of it again: whatever a worker reports is in the journal before the state machin
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -12,10 +13,10 @@ from typing import Any
 from tunefarm.errors import Failure
 from tunefarm.measure.build import BuildOutcome, Library
 from tunefarm.measure.calibration import factors
-from tunefarm.measure.facts import Raced, Screening, ScreenOutcome
+from tunefarm.measure.facts import Compared, Raced, Screening, ScreenOutcome
 from tunefarm.measure.protocol import Protocol
 from tunefarm.results.driver_lock import driver_is_alive
-from tunefarm.results.facts import Job, JobTarget, Measurement
+from tunefarm.results.facts import COLD, Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
 from tunefarm.results.known import Known, known, note_between
 from tunefarm.scheduler import messages
@@ -241,8 +242,12 @@ class Ledger:
             Implausible: they cannot be true; nothing of it is written down.
         """
         faults = answer.faults if isinstance(answer, Raced) else {}
-        samples = answer.samples if isinstance(answer, Raced) else answer
+        samples = answer.samples if isinstance(answer, Raced | Compared) else answer
         made = process_measurements(phase, process, unit, samples)
+        if isinstance(answer, Compared):
+            if answer.tail:
+                made.append(Measurement("tuned", "tail", process, answer.tail, unit=unit))
+            check_samples((answer.cold.load_s, answer.cold.first_s), 0.0)
         for one in made:
             of = self.candidates.get(one.candidate)  # none for a whole model
             alone = of is not None and phase is not Phase.PLACE
@@ -253,5 +258,8 @@ class Ledger:
                 self.journal.add_fault(
                     self.job.id, self.target.name, phase.value, candidate, failure, unit
                 )
+        if isinstance(answer, Compared):
+            said = {"process": process, "unit": unit, **dataclasses.asdict(answer.cold)}
+            self.journal.add_event(self.job.id, COLD, target=self.target.name, **said)
         self.journal.add_process(self.job.id, self.target.name, phase.value, process, made)
         return ProcessDone(phase, process)

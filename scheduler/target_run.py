@@ -268,6 +268,8 @@ class TargetRun:
                     f"close calls decided inside the model: {told}, "
                     f"of which it decided otherwise: {changed}"
                 )
+        if phase is Phase.COMPARE and (said := self.finals.find_previous()):
+            self._say(said)
         if phase is Phase.TUNE and self.budget_s is not None:
             over = overrun_s(self.state.tasks.values(), self.protocol, self.budget_s)
             if over > 0.25 * self.budget_s:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tunefarm.devices import cpu
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import make_input, parity
 from tunefarm.measure.steady import Steady, while_near
@@ -130,7 +131,7 @@ class _Ready:
         before = self.steady.disturbed
         attempts = 1 if self.is_long else 2
         samples = self.steady.undisturbed(lambda: self.burst(seconds), attempts)
-        return Turn(tuple(samples), self.steady.disturbed == before, _peak_bytes())
+        return Turn(tuple(samples), self.steady.disturbed == before, cpu.peak_bytes())
 
 
 _ready: _Ready | None = None
@@ -187,11 +188,3 @@ def _load(request: Load) -> tuple[_Ready, Loaded]:
     calls = max(1, math.ceil(request.seconds / MOST_SAMPLES / fastest))
     ready = _Ready(run, feed, calls, fastest > LONG_S, while_near(request.near_s))
     return ready, Loaded(load_s, first_s, calls, found.max_rel_err, found.passed)
-
-
-def _peak_bytes() -> int:
-    """Of this process alone: what `getrusage` tells is no less than its parent's."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return 1024 * int(line.split()[1])
-    return 0

@@ -23,7 +23,15 @@ from tunefarm.home import Home
 from tunefarm.measure.build import Library
 from tunefarm.measure.bundle import read_bundle, report_of
 from tunefarm.measure.bundle_run import run_bundle
-from tunefarm.measure.facts import Checked, KernelFacts, Raced, Screening, ScreenOutcome
+from tunefarm.measure.facts import (
+    Checked,
+    ColdStart,
+    Compared,
+    KernelFacts,
+    Raced,
+    Screening,
+    ScreenOutcome,
+)
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.requests import ScreenRequest
 from tunefarm.results.artifact_file import open_artifact
@@ -66,9 +74,10 @@ class SimulatedGpu(SimulatedDevice):
     def place(self, request) -> list[dict[str, list[float]]]:
         return []
 
-    def model(self, request) -> dict[str, list[float]]:
+    def model(self, request) -> Compared:
         assert b"\x7fELF" in request.tuned.read_bytes()[64:]
-        return {"base": [2e-3, 2.01e-3, 1.99e-3], "tuned": [1e-3, 1.01e-3, 0.99e-3]}
+        samples = {"base": (2e-3, 2.01e-3, 1.99e-3), "tuned": (1e-3, 1.01e-3, 0.99e-3)}
+        return Compared(samples, ColdStart("tuned", 0.01, 0.02, 9), samples["tuned"])
 
     def check(self, request) -> Checked:
         return Checked(request.libraries[0], Parity(0.0, 0.0, True), None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tunefarm.cli.results import show
+from tunefarm.cli.results import service, show
 
 
 def row(verdict: str, **times: Any) -> dict[str, Any]:
@@ -38,3 +38,37 @@ def test_columns_are_of_what_is_known(capsys, targets: dict[str, Any], heads: li
     )
     for target in targets:
         assert target in said, "whole, however long"
+
+
+SERVED = {"p90_ms": 2.2, "p99_ms": None, "load_ms": 12.0, "first_ms": 4.5, "peak_mb": 160.2}
+
+
+@pytest.mark.parametrize(
+    ("told", "lines"),
+    [
+        ({}, []),  # an older tunefarm's
+        (
+            {"service": SERVED, "previous": None},
+            ["loads in 12 ms, answers first in 4.5 ms, 90th percentile 2.2 ms, peak memory 160 MB"],
+        ),
+        (
+            {"previous": {"speedup": 1.1, "speedup_ci95": [1.05, 1.15], "verdict": "FASTER"}},
+            ["FASTER, 1.10x (1.05 to 1.15) as fast as what shipped before (0123456789ab, net-0)"],
+        ),
+        (
+            {"previous": {"speedup": None, "speedup_ci95": None, "verdict": "SAME"}},
+            ["the same bytes as what shipped before (0123456789ab, net-0)"],
+        ),
+        (
+            {"previous": {"speedup": None, "speedup_ci95": None, "verdict": "UNMEASURED"}},
+            [
+                "not compared with what shipped before (0123456789ab, net-0): that did not run "
+                "in every process"
+            ],
+        ),
+    ],
+)
+def test_what_a_service_will_have(told: dict[str, Any], lines: list[str]) -> None:
+    if told.get("previous"):
+        told = {"previous": {"digest": "0123456789abcdef", "job": "net-0", **told["previous"]}}
+    assert service(row("FASTER", **told)) == lines

@@ -37,7 +37,14 @@ from tunefarm.measure.bundle import (
     write_report,
 )
 from tunefarm.measure.bundle_run import run_bundle
-from tunefarm.measure.facts import Checked, KernelFacts, Screening, ScreenOutcome
+from tunefarm.measure.facts import (
+    Checked,
+    ColdStart,
+    Compared,
+    KernelFacts,
+    Screening,
+    ScreenOutcome,
+)
 from tunefarm.measure.files import needs
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.requests import KernelRace, RaceRequest, ScreenRequest
@@ -49,6 +56,7 @@ ANSWERS = [
     ScreenOutcome(None, Failure(FailureKind.WRONG_RESULT, "3 of 4 elements differ")),
     {"task": {"candidate": (0.5, 0.25)}, "other": {}},
     Checked(Path("/job/model/tuned.so"), Parity(0.0, 1e-6, True), None),
+    Compared({"base": (0.5,), "tuned": (0.2, 0.3)}, ColdStart("base", 0.1, 0.6, 10**9), (0.2,)),
     (({"kernel": (0.1,)}), {"kernel": (0.2,)}),
 ]
 

@@ -70,8 +70,8 @@ def test_a_model_that_is_far_slower_is_run_so_many_times(
     protocol = Protocol(slow_calls=calls)
     found = interleave(ModelRequest(Path("base"), Path("tuned"), (X,), protocol, 0))
     assert clock.calls["base"] == calls
-    assert found["base"] == pytest.approx([4.0] * samples)
-    assert len(found["tuned"]) == protocol.model_rounds
+    assert found.samples["base"] == pytest.approx([4.0] * samples)
+    assert len(found.samples["tuned"]) == protocol.model_rounds
 
 
 def test_a_model_that_others_have_called_is_not_loaded(
@@ -81,8 +81,9 @@ def test_a_model_that_others_have_called_is_not_loaded(
 
     models(monkeypatch, clock, {"tuned": 0.05})
     found = interleave(ModelRequest(None, Path("tuned"), (X,), Protocol(), 3))
-    assert list(found) == ["tuned"]
-    assert clock.calls == {"tuned": 21}
+    assert list(found.samples) == ["tuned"]
+    assert clock.calls == {"tuned": 21 + 1 + len(found.tail)}
+    assert found.cold.build == "tuned"
 
 
 def test_none_goes_on_alone(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
@@ -92,7 +93,7 @@ def test_none_goes_on_alone(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> No
     protocol = Protocol()
     models(monkeypatch, clock, {"base": protocol.model_s / 8, "tuned": protocol.model_s / 16})
     found = interleave(ModelRequest(Path("base"), Path("tuned"), (X,), protocol, 0))
-    assert len(found["base"]) == len(found["tuned"]) == 4
+    assert len(found.samples["base"]) == len(found.samples["tuned"]) == 4
 
 
 def test_two_slow_models_are_both_run_again(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
@@ -101,8 +102,8 @@ def test_two_slow_models_are_both_run_again(monkeypatch: pytest.MonkeyPatch, clo
     models(monkeypatch, clock, {"base": 4.0, "tuned": 2.0})
     request = ModelRequest(Path("base"), Path("tuned"), (X,), Protocol(slow_calls=1), 0)
     found = interleave(request)
-    assert len(found["base"]) >= 2
-    assert len(found["tuned"]) >= 2
+    assert len(found.samples["base"]) >= 2
+    assert len(found.samples["tuned"]) >= 2
 
 
 def test_samples_begin_while_the_machine_is_there_and_half_as_long_is_waited_at_most(
@@ -125,8 +126,62 @@ def test_samples_begin_while_the_machine_is_there_and_half_as_long_is_waited_at_
     models(monkeypatch, clock, {"base": 0.05, "tuned": 0.04})
     request = ModelRequest(Path("base"), Path("tuned"), (X,), protocol, 0)
     found = interleave(request, Disturbed())  # type: ignore[arg-type]
-    assert len(found["base"]) == len(found["tuned"]) == protocol.model_rounds
+    assert len(found.samples["base"]) == len(found.samples["tuned"]) == protocol.model_rounds
     assert asked == 2, "after 3 s, half of what is timed, nobody waits any more"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls"), [(0.001, 170), (0.0199, 100), (1.5, 1), (5.0, 1)], ids=str
+)
+def test_the_tail_is_of_the_tuned_build_alone(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float, calls: int
+) -> None:
+    from tunefarm.measure.model import interleave
+
+    models(monkeypatch, clock, {"base": seconds, "tuned": seconds})
+    request = ModelRequest(Path("base"), Path("tuned"), (X,), Protocol(), 0)
+    found = interleave(request)
+    assert found.tail == pytest.approx([seconds] * calls)
+    assert clock.calls["base"] == 1 + len(found.samples["base"])
+    without = dataclasses.replace(request, protocol=Protocol(tail_calls=0))
+    assert interleave(without).tail == ()
+
+
+def test_each_build_is_loaded_first_by_some_process(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """And that one is called before the next is loaded: it is cold, and what the process holds is
+    its own."""
+    from tunefarm.measure.model import interleave
+
+    models(monkeypatch, clock, {"base": 0.3, "tuned": 0.2, "previous": 0.1})
+    started = []
+    for process in range(4):
+        request = ModelRequest(
+            *(Path("base"), Path("tuned"), (X,), Protocol(), process), Path("previous")
+        )
+        found = interleave(request)
+        assert set(found.samples) == {"base", "tuned", "previous"}
+        started.append((found.cold.build, round(found.cold.first_s, 3)))
+        assert found.cold.peak_bytes > 10e6
+    assert started == [("base", 0.3), ("tuned", 0.2), ("previous", 0.1), ("base", 0.3)]
+
+
+@pytest.mark.parametrize("process", range(3))
+def test_a_previous_build_that_cannot_be_loaded_is_left_out_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, process: int
+) -> None:
+    from tunefarm.measure.model import interleave
+
+    models(monkeypatch, clock, {"base": 0.3, "tuned": 0.2})  # of any other name: KeyError
+    request = ModelRequest(
+        *(Path("base"), Path("tuned"), (X,), Protocol(), process), Path("previous")
+    )
+    found = interleave(request)
+    assert set(found.samples) == {"base", "tuned"}
+    assert found.cold.build in ("base", "tuned")
+    with pytest.raises(KeyError):
+        interleave(dataclasses.replace(request, base=Path("gone")))
 
 
 @pytest.mark.parametrize(("calls", "samples"), [(3, 2), (2, 1), (1, 1)])

@@ -38,6 +38,31 @@ def test_an_alias_is_not_given_to_what_is_worse(challenger: dict[str, str], take
     assert takes_over(challenger, OLD) == taken
 
 
+def beside(verdict: str, digest: str = "d1", **others: str) -> dict[str, str]:
+    """A newer version whose interval against untuned lies below the old one's, and that has run in
+    the same processes as the artifact `digest`."""
+    return tags(2.0, "FASTER", 2.0, 2.9, previous=digest, against=verdict, **others)
+
+
+@pytest.mark.parametrize(
+    ("challenger", "taken"),
+    [
+        (beside("FASTER"), True),  # whatever their distances to the untuned build
+        (beside("SAME"), True),
+        (beside("AMBIGUOUS"), True),
+        (beside("SLOWER"), False),
+        (beside("SLOWER", toolchain="of a quicker untuned build"), False),
+        (beside("SLOWER", model="retrained"), True),
+        (beside("SLOWER", device="znver5"), True),
+        (beside("UNMEASURED"), False),  # then the intervals decide
+        (beside("FASTER", "another"), False),
+        (tags(2.0, "AMBIGUOUS", 0.9, 1.1, previous="d1", against="FASTER"), False),
+    ],
+)
+def test_who_ran_beside_the_holder_goes_by_that(challenger: dict[str, str], taken: bool) -> None:
+    assert takes_over(challenger, {**OLD, "tunefarm.digest": "d1"}) == taken
+
+
 def test_whoever_is_faster_takes_it_from_one_that_is_not() -> None:
     assert takes_over(tags(1.0, "FASTER", 1.1, 1.2), tags(2.0, "AMBIGUOUS", 0.9, 1.3))
     assert takes_over(OLD, {}), "of an older tunefarm's version nothing is known"

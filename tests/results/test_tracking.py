@@ -38,7 +38,8 @@ def test_an_alias_stays_with_what_is_faster_and_the_other_version_says_so(
         run = sync.client.create_run(experiment).info.run_id
         summary = {"verdict": verdict, "speedup_ci95": interval}
         for _ in range(2):  # a sync that is done again registers nothing more
-            sync._register(run, target, "a.tfa", {"digest": name, "summary": summary})
+            row = {"digest": name, "path": "/h/a.tfa", "summary": summary}
+            sync._register(run, target, row)
         holders.append(sync.client.get_model_version_by_alias("net", "llvm").version)
         versions = [v.tags for v in sync.client.search_model_versions("name = 'net'")]
     assert [int(holder) for holder in holders] == [1, 1, 3]

@@ -54,7 +54,7 @@ def test_json_is_the_contract(farm: dict[str, Any]) -> None:
     row = found["targets"]["llvm"]
     assert set(row) == {
         *("artifact", "digest", "tasks", "candidates", "failures", "baseline_ms", "tuned_ms"),
-        *("speedup", "speedup_ci95", "verdict", "parity", "wall_s"),
+        *("speedup", "speedup_ci95", "verdict", "service", "previous", "parity", "wall_s"),
     }
     assert row["candidates"] == 30
     assert row["verdict"] == "FASTER"
@@ -62,6 +62,11 @@ def test_json_is_the_contract(farm: dict[str, Any]) -> None:
     assert row["baseline_ms"] / row["tuned_ms"] == pytest.approx(row["speedup"], rel=1e-2)
     assert row["parity"]["passed"]
     assert row["parity"]["max_rel_err"] < 1e-3
+    had = row["service"]
+    assert min(had["first_ms"], had["load_ms"]) > 0
+    assert had["peak_mb"] > 20
+    assert had["p99_ms"] >= had["p90_ms"] > 0, "a small model: a thousand inferences take no time"
+    assert row["previous"] is None
     assert "tuning" in farm["done"].err
 
 
@@ -287,7 +292,7 @@ def again(farm: dict[str, Any]) -> dict[str, Any]:
     server = MlflowServer(farm["root"])
     submitted = tunefarm(
         *("submit", farm["model"], "--targets", "cuda,llvm", "--no-device", "skip"),
-        *("--trials", 30, "--name", "again", "--tracking-uri", server.uri, "--detach", "--json"),
+        *("--trials", 30, "--tracking-uri", server.uri, "--detach", "--json"),
         **farm["env"],
     )
     assert submitted.code == 0, submitted.err
@@ -318,6 +323,10 @@ def test_what_is_known_is_not_tuned_again(farm: dict[str, Any], again: dict[str,
     earlier = {m.candidate for m in journal.measurements(farm["done"].json["job"], "llvm")}
     journal.close()
     assert won & earlier, "what ships was found by the earlier job"
+    before = row["previous"]
+    assert before["digest"] == farm["done"].json["targets"]["llvm"]["digest"], "of its name"
+    assert before["speedup"] is not None or before["verdict"] == "SAME"
+    assert f"what shipped before, {before['digest'][:12]}" in log
 
 
 def test_what_two_jobs_made_is_compared(farm: dict[str, Any], again: dict[str, Any]) -> None:
@@ -354,7 +363,7 @@ def test_mlflow_down_stops_nothing_and_catches_up_later(
         status = tunefarm("status", again["job"], "--json", **env).json
         assert status["mlflow"]["run_id"]
         where = ("--tracking-uri", server.uri, "-o", tmp_path)
-        pulled = tunefarm("artifacts", "pull", "again@llvm", *where, "--json", **env)
+        pulled = tunefarm("artifacts", "pull", "cnn@llvm", *where, "--json", **env)
         assert pulled.code == 0, pulled.err
         assert pulled.json["digest"] == again["watched"]["targets"]["llvm"]["digest"]
     finally:

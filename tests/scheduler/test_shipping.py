@@ -11,7 +11,14 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.assemble import Assembled, AssembleRequest
 from tunefarm.measure.build import BuildOutcome, BuildRequest, Library
 from tunefarm.measure.expected import ExpectedRequest
-from tunefarm.measure.facts import Checked, KernelFacts, Raced, ScreenOutcome
+from tunefarm.measure.facts import (
+    Checked,
+    ColdStart,
+    Compared,
+    KernelFacts,
+    Raced,
+    ScreenOutcome,
+)
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import (
@@ -66,6 +73,7 @@ def requests(root: Path, device: Device) -> list[tuple[object, object]]:
         root / "program.json", (("f", root / "t.json"),), (), device.target, root / "m.so"
     )
     checked = Checked(root / "m.so", Parity(0.0, 0.0, True), None)
+    compared = Compared({"tuned": (1.0,)}, ColdStart("tuned", 0.1, 0.2, 9), (1.0, 1.1))
     return [
         (build, BuildOutcome(library, None, 0.1)),
         (ScreenRequest(library, facts, protocol, None), ScreenOutcome(None, None)),
@@ -77,8 +85,8 @@ def requests(root: Path, device: Device) -> list[tuple[object, object]]:
         (assembling, Assembled(root / "m.so", 0, 1, 0)),
         (ExpectedRequest(root / "model.onnx", X, 2, (1, 2), root / "e.npz"), root / "e.npz"),
         (PlaceRequest((root / "v0.so",), X, protocol, 0), [{"f": [1.0]}]),
-        (ModelRequest(root / "b.so", root / "m.so", X, protocol, 0), {"base": [1.0]}),
-        (ModelRequest(None, root / "m.so", X, protocol, 0), {"tuned": [1.0]}),
+        (ModelRequest(root / "b.so", root / "m.so", X, protocol, 0), compared),
+        (ModelRequest(None, root / "m.so", X, protocol, 1, root / "p.so"), compared),
         (CheckRequest((root / "m.so",), (), root / "e.npz", X, protocol), checked),
     ]
 

@@ -1,0 +1,166 @@
+"""What earlier jobs have shipped is found, and refused where it could not run beside another."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.results.test_journal import make_job
+from tunefarm.devices.device import Device
+from tunefarm.errors import ArtifactError, ArtifactTampered
+from tunefarm.frontend.program import Program, TensorSpec
+from tunefarm.home import Home
+from tunefarm.measure import weights
+from tunefarm.measure.facts import PREVIOUS
+from tunefarm.measure.gate import Parity
+from tunefarm.measure.protocol import Protocol
+from tunefarm.measure.stats import Comparison, Verdict
+from tunefarm.results.artifact import Packaged, package
+from tunefarm.results.artifact_file import LIBRARY, WEIGHTS, open_artifact
+from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.journal import Journal
+from tunefarm.results.shipped import is_same, lay_out, open_alike, previous, shipped_before
+
+X = TensorSpec("x", (4,), "float32")
+Y = TensorSpec("y", (4,), "float32")
+
+
+@pytest.fixture
+def journal(home: Home):
+    made = Journal(home)
+    yield made
+    made.close()
+
+
+def program_at(directory: Path) -> Program:
+    told = dict.fromkeys(("digest", "producer", "layout"), "")
+    evidence = {**told, "opset": 17, "kernels": 0, "passes": [], "parameter_bytes": 4}
+    return Program(directory, (X,), (Y,), (), evidence)
+
+
+def libraries(directory: Path, code: bytes, constants: bytes = b"weights") -> Path:
+    """A library's file with its weights beside it; nothing here runs them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    library = directory / "tuned.so"
+    library.write_bytes(code)
+    weights.beside(library).write_bytes(constants)
+    return library
+
+
+def shipped(
+    journal: Journal, job: Job, target: JobTarget, library: Path, speedup: float = 2.0
+) -> Packaged:
+    """That `job` has packaged it, and how much faster than untuned it found it."""
+    low, high = speedup - 0.1, speedup + 0.1
+    found = Comparison(2e-3, 2e-3 / speedup, speedup, low, high, Verdict.FASTER)
+    journal.add_job(job, [target])
+    made = package(
+        journal.home,
+        journal,
+        job,
+        target,
+        program_at(library.parent),
+        library,
+        traces={},
+        comparison=found,
+        parity=Parity(0.0, 0.0, True),
+        conditions={},
+        protocol=Protocol().to_dict(),
+        wall_s=1.0,
+    )
+    journal.add_artifact(job.id, target.name, job.name, made.digest, made.path, made.summary)
+    return made
+
+
+def of(created: float, **changes: Any) -> Job:
+    return dataclasses.replace(make_job(job=f"net-{created:g}"), created=created, **changes)
+
+
+def test_who_holds_the_alias_is_found(journal: Journal, device: Device, tmp_path: Path) -> None:
+    target = JobTarget("llvm", device.target, device, "tc")
+    other = dataclasses.replace(device, sku="Another CPU")
+    mine = of(9.0)
+    assert shipped_before(journal, mine, target) is None
+
+    def add(job: Job, speedup: float = 2.0, on: Device = device, name: str = "llvm") -> str:
+        library = libraries(tmp_path / job.id, job.id.encode())
+        to = JobTarget(name, on.target, on, "tc")
+        return shipped(journal, job, to, library, speedup).digest
+
+    first = add(of(1.0))
+    assert shipped_before(journal, mine, target)["digest"] == first
+    second = add(of(2.0))
+    assert shipped_before(journal, mine, target)["digest"] == second, "the newer one"
+    add(of(3.0), speedup=1.2)
+    add(of(4.0, name="another"))
+    add(of(5.0), on=other)
+    add(of(6.0), name="host")
+    add(of(10.0))
+    assert shipped_before(journal, mine, target)["digest"] == second
+    assert shipped_before(journal, of(2.0), target)["digest"] == first, "as it was then"
+    assert other.fingerprint != device.fingerprint
+
+
+def test_it_is_laid_out_as_it_was(journal: Journal, device: Device, tmp_path: Path) -> None:
+    target = JobTarget("llvm", device.target, device, "tc")
+    library = libraries(tmp_path / "made", b"code", b"many weights")
+    made = shipped(journal, of(1.0), target, library)
+    artifact = open_alike(made.path, (X,), (Y,), target)
+    lay_out(artifact, tmp_path / "job" / "previous.so")
+    assert (tmp_path / "job" / "previous.so").read_bytes() == b"code"
+    assert weights.beside(tmp_path / "job" / "previous.so").read_bytes() == b"many weights"
+    assert is_same(artifact, library)
+    assert not is_same(artifact, libraries(tmp_path / "one", b"kode", b"many weights"))
+    assert not is_same(artifact, libraries(tmp_path / "two", b"code", b"other weights"))
+    assert sorted(artifact.manifest["files"]) == sorted(open_artifact(made.path).manifest["files"])
+
+
+def test_what_cannot_run_beside_it_is_refused(
+    journal: Journal, device: Device, tmp_path: Path
+) -> None:
+    target = JobTarget("llvm", device.target, device, "tc")
+    made = shipped(journal, of(1.0), target, libraries(tmp_path / "made", b"code"))
+    wider = dataclasses.replace(X, shape=(8,))
+    with pytest.raises(ArtifactError, match="other inputs"):
+        open_alike(made.path, (wider,), (Y,), target)
+    with pytest.raises(ArtifactError, match="other outputs"):
+        open_alike(made.path, (X,), (Y, Y), target)
+    newer = dataclasses.replace(device, toolchain=(("tvm", "9.1"),))
+    with pytest.raises(ArtifactError, match=r"needs the TVM runtime 0\.27"):
+        open_alike(made.path, (X,), (Y,), dataclasses.replace(target, device=newer))
+    with pytest.raises(ArtifactError, match="no artifact"):
+        open_alike(tmp_path / "gone.tfa", (X,), (Y,), target)
+    artifact = open_alike(made.path, (X,), (Y,), target)
+    for part in (LIBRARY, WEIGHTS):
+        listed = {**artifact.manifest["files"]}
+        listed[part] = {**listed[part], "sha256": "0" * 64}
+        forged = dataclasses.replace(artifact, manifest={**artifact.manifest, "files": listed})
+        with pytest.raises(ArtifactTampered):
+            lay_out(forged, tmp_path / part / "previous.so")
+        assert not (tmp_path / part / "previous.so").exists(), "nothing half done would run"
+
+
+def test_what_is_known_of_it(journal: Journal, device: Device) -> None:
+    journal.add_job(of(1.0), [JobTarget("llvm", device.target, device, "tc")])
+    assert previous(journal, "net-1", "llvm") is None
+    said = {"digest": "d", "of": "net-0"}
+    journal.add_event("net-1", PREVIOUS, target="llvm", same=True, **said)
+    assert previous(journal, "net-1", "cuda") is None
+    same = previous(journal, "net-1", "llvm")
+    assert same == {
+        "digest": "d",
+        "job": "net-0",
+        "speedup": None,
+        "speedup_ci95": None,
+        "verdict": "SAME",
+    }
+    journal.add_event("net-1", PREVIOUS, target="llvm", same=False, **said)
+    assert previous(journal, "net-1", "llvm")["verdict"] == "UNMEASURED"
+    beside = Comparison(2e-3, 1e-3, 2.0, 1.9, 2.1, Verdict.FASTER)
+    journal.add_verdict("net-1", "llvm", PREVIOUS, "d", beside)
+    found = previous(journal, "net-1", "llvm")
+    assert (found["verdict"], found["speedup"]) == ("FASTER", 2.0)
+    assert found["speedup_ci95"] == [1.9, 2.1]

@@ -1,0 +1,157 @@
+"""What an earlier job has shipped runs beside what this one has found."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.results.test_journal import make_job
+from tests.results.test_shipped import libraries, program_at, shipped
+from tunefarm.devices.device import Device
+from tunefarm.home import Home
+from tunefarm.measure.facts import PREVIOUS, ColdStart, Compared
+from tunefarm.measure.gate import Parity
+from tunefarm.measure.protocol import Protocol
+from tunefarm.results.artifact_file import open_artifact
+from tunefarm.results.facts import COLD, JobTarget
+from tunefarm.results.journal import Journal
+from tunefarm.scheduler.finals import Finals
+from tunefarm.scheduler.ledger import Ledger
+from tunefarm.scheduler.messages import Phase, RunProcess
+from tunefarm.scheduler.plausible import Implausible
+from tunefarm.scheduler.races import Races
+
+PROTOCOL = Protocol()
+
+
+@pytest.fixture
+def finals(home: Home, device: Device, tmp_path: Path):
+    """A job whose model is assembled."""
+    journal, job = Journal(home), make_job()
+    target = JobTarget("llvm", device.target, device, "tc")
+    journal.add_job(job, [target])
+    program = program_at(tmp_path / "program")
+    libraries(tmp_path / "model", b"new code")
+    (tmp_path / "model" / "base.so").write_bytes(b"untuned code")
+    (tmp_path / "model" / "base.weights").write_bytes(b"weights")
+    yield Finals(home, Races(journal, job, target, program, PROTOCOL, {}), tmp_path)
+    journal.close()
+
+
+def ship(finals: Finals, tmp_path: Path, code: bytes) -> str:
+    races = finals.races
+    older = dataclasses.replace(make_job(job="net-0"), created=races.job.created - 9.0)
+    library = libraries(tmp_path / "older", code)
+    return shipped(races.journal, older, races.target, library).digest
+
+
+def compare(finals: Finals, seconds: dict[str, float], fell: int | None = None) -> None:
+    """All processes have run, and what they report is taken down as a job does it; in the process
+    `fell` the previous build brought it down, and it ran again without."""
+    races = finals.races
+    ledger = Ledger(races.journal, races.job, races.target, {})
+    for process in range(PROTOCOL.model_processes):
+        asked = finals.model_request(process).builds()
+        if process == fell:
+            del asked[PREVIOUS]
+        samples = {build: (seconds[build], 1.01 * seconds[build]) for build in asked}
+        cold = ColdStart(next(iter(asked)), 0.01, 0.02, 100_000_000)
+        answer = Compared(samples, cold, (seconds["tuned"],) * 20)
+        ledger.take(RunProcess(Phase.COMPARE, process, "u"), answer)
+
+
+def packaged(finals: Finals) -> dict:
+    races = finals.races
+    races.journal.add_event(
+        races.job.id,
+        "checked",
+        target="llvm",
+        tuned=True,
+        parity=dataclasses.asdict(Parity(0.0, 0.0, True)),
+    )
+    finals.package_result(1.0)
+    return finals.packaged().summary
+
+
+def test_nothing_shipped_before(finals: Finals) -> None:
+    assert finals.find_previous() == ""
+    assert finals.model_request(0).previous is None
+    compare(finals, {"base": 4e-3, "tuned": 1e-3})
+    summary = packaged(finals)
+    assert summary["previous"] is None
+    assert (summary["verdict"], summary["service"]["load_ms"]) == ("FASTER", 10.0)
+
+
+@pytest.mark.parametrize(
+    ("before_s", "verdict"), [(2e-3, "FASTER"), (1e-3, "SAME"), (0.8e-3, "SLOWER")]
+)
+def test_it_runs_in_the_same_processes(
+    finals: Finals, tmp_path: Path, before_s: float, verdict: str
+) -> None:
+    digest = ship(finals, tmp_path, b"old code")
+    assert digest[:12] in finals.find_previous()
+    request = finals.model_request(1)
+    assert list(request.builds()) == ["tuned", PREVIOUS, "base"]
+    assert request.builds()[PREVIOUS].read_bytes() == b"old code"
+    compare(finals, {"base": 4e-3, "tuned": 1e-3, PREVIOUS: before_s})
+    summary = packaged(finals)
+    assert summary["speedup"] == pytest.approx(4.0)
+    found = summary["previous"]
+    assert (found["digest"], found["job"], found["verdict"]) == (digest, "net-0", verdict)
+    assert found["speedup"] == pytest.approx(before_s / 1e-3)
+    assert found["speedup_ci95"][0] <= found["speedup"] <= found["speedup_ci95"][1]
+    artifact = open_artifact(finals.packaged().path)
+    assert artifact.manifest["result"]["previous"] == found
+    rows = json.loads(artifact.read("evidence/model.json"))
+    assert [row["build"] for row in rows] == ["base", "tuned", PREVIOUS]
+    assert all(row["load_ms"] == pytest.approx(10.0) for row in rows), "each was the first in two"
+    assert rows[1]["p90_ms"] == pytest.approx(1.0)
+    assert not list((tmp_path / "model").glob("previous*")), "it has had its say"
+
+
+def test_the_same_bytes_are_not_run_twice(finals: Finals, tmp_path: Path) -> None:
+    ship(finals, tmp_path, b"new code")
+    assert "to the byte" in finals.find_previous()
+    assert finals.model_request(0).previous is None
+    compare(finals, {"base": 4e-3, "tuned": 1e-3})
+    found = packaged(finals)["previous"]
+    assert (found["verdict"], found["speedup"]) == ("SAME", None)
+
+
+def test_one_that_cannot_be_read_is_told_and_stops_nothing(finals: Finals, tmp_path: Path) -> None:
+    ship(finals, tmp_path, b"old code")
+    (row,) = finals.races.journal.artifacts("net-0")
+    Path(row["path"]).write_bytes(b"cut short")
+    assert "not compared with what shipped before" in finals.find_previous()
+    compare(finals, {"base": 4e-3, "tuned": 1e-3})
+    assert packaged(finals)["previous"] is None
+
+
+def test_one_that_did_not_run_in_every_process_is_not_judged(
+    finals: Finals, tmp_path: Path
+) -> None:
+    ship(finals, tmp_path, b"old code")
+    finals.find_previous()
+    compare(finals, {"base": 4e-3, "tuned": 1e-3, PREVIOUS: 2e-3}, fell=3)
+    summary = packaged(finals)
+    assert summary["verdict"] == "FASTER", "of the job's own builds nothing is missing"
+    assert (summary["previous"]["verdict"], summary["previous"]["speedup"]) == ("UNMEASURED", None)
+
+
+def test_what_cannot_be_true_is_not_taken_down(finals: Finals) -> None:
+    races = finals.races
+    ledger = Ledger(races.journal, races.job, races.target, {})
+    good = Compared({"tuned": (1e-3,)}, ColdStart("tuned", 0.01, 0.02, 9), (1e-3,))
+    for wrong in (
+        dataclasses.replace(good, cold=dataclasses.replace(good.cold, load_s=-1.0)),
+        dataclasses.replace(good, cold=dataclasses.replace(good.cold, first_s=float("nan"))),
+        dataclasses.replace(good, tail=(1e-3, 1e9)),
+        dataclasses.replace(good, samples={"tuned": ()}),
+    ):
+        with pytest.raises(Implausible):
+            ledger.take(RunProcess(Phase.COMPARE, 0, "u"), wrong)
+    assert races.journal.measurements(races.job.id, "llvm") == []
+    assert [e for e in races.journal.events(races.job.id) if e["kind"] == COLD] == []
