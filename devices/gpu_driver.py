@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """Environment variable that names the GPUs which a process sees; the first of them is its own."""
+KIND = "TUNEFARM_DEVICE_KIND"
+"""Environment variable that tells a runner's child what it runs on."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ import tvm_ffi
 
 from tunefarm.devices.cpu import cache_sizes, usable_cores
 from tunefarm.devices.cuda_runtime import LIBRARY, load_cuda_runtime
-from tunefarm.devices.gpu_driver import driver
+from tunefarm.devices.gpu_driver import KIND, driver
 from tunefarm.measure.cuda_clock import Clock
 from tunefarm.measure.pinning import pin_caller
-from tunefarm.measure.runner import KIND
 
 _CANARY_BYTES = 64 << 20
 _CANARY_COPIES = 16

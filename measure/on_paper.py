@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunefarm.devices.device import EMULATED
+from tunefarm.devices.gpu_driver import KIND
 from tunefarm.devices.here import RUNTIME_ONLY
 from tunefarm.errors import last_line
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.requests import CheckRequest
-from tunefarm.measure.runner import KIND
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 FAULTS = ("IllegalAddress", "Race", "NeverEnds")

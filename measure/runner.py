@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tunefarm.devices.gpu_driver import KIND
 from tunefarm.devices.here import RUNTIME_ONLY, only
 from tunefarm.errors import JobFailed
 from tunefarm.measure.facts import Checked, Compared, Raced, ScreenOutcome
@@ -29,8 +30,6 @@ MODEL_WAIT_S = 5.0
 PREPARE_LIMIT_S = 60.0
 STEADY_ALLOWANCE_S = 2.0
 """Timing again what was disturbed is not on the candidate's time."""
-KIND = "TUNEFARM_DEVICE_KIND"
-"""Environment variable that tells a runner's child what it runs on."""
 
 
 def thread_env(threads: int) -> dict[str, str]:

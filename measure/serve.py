@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tunefarm.measure import kernel, model
+from tunefarm.measure import builds, kernel
 from tunefarm.measure.backend import backend
 from tunefarm.measure.facts import Compared, Screening
 from tunefarm.measure.requests import (
@@ -49,11 +49,11 @@ def _race(request: KernelRace) -> dict[str, list[float]]:
 
 
 def _model(request: ModelRequest) -> Compared:
-    return model.interleave(request, _STEADY)
+    return builds.interleave(request, _STEADY)
 
 
 def _place(request: PlaceRequest) -> list[dict[str, list[float]]]:
-    return model.place(request, _STEADY)
+    return builds.place(request, _STEADY)
 
 
 def _named(request: str) -> Any:
@@ -69,7 +69,7 @@ _HANDLERS: dict[type, Callable[[Any], Any]] = {
     ScreenRequest: _screen,
     KernelRace: _race,
     ModelRequest: _model,
-    CheckRequest: model.check,
+    CheckRequest: builds.check,
     PlaceRequest: _place,
     str: _named,
 }

@@ -22,9 +22,10 @@ from tunefarm.measure import weights
 from tunefarm.measure.archive import pack
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.stats import Comparison, Verdict
-from tunefarm.results.artifact_file import LIBRARY, MANIFEST, SCHEMA, WEIGHTS, file_digest
+from tunefarm.results.artifact_file import LIBRARY, MANIFEST, SCHEMA, WEIGHTS
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
+from tunefarm.results.pieces import described
 from tunefarm.results.sbom import sbom
 from tunefarm.results.shipped import previous
 
@@ -117,10 +118,10 @@ def _pack(path: Path, parts: dict[str, bytes | Path]) -> None:
 
 
 def _listed(part: bytes | Path) -> dict[str, Any]:
-    """Length and digest of a part."""
+    """Length and digest of a part, of a file's pieces too."""
     if isinstance(part, bytes):
         return {"bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()}
-    return {"bytes": part.stat().st_size, "sha256": file_digest(part)}
+    return described(part)
 
 
 def _json(data: Any) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunefarm.errors import ArtifactIncompatible, ArtifactTampered, UsageError
+from tunefarm.measure.runtime import import_runtime
 from tunefarm.results.artifact_file import (
     WEIGHTS,
     Artifact,
@@ -36,11 +35,7 @@ class LoadedModel:
     def __init__(self, artifact: Artifact) -> None:
         started = time.perf_counter()
         require_fit(artifact)
-        threads = str(artifact.manifest["threads"])
-        if "tvm" not in sys.modules:
-            # The runtime alone: nothing of the compiler is loaded into a process that only runs.
-            os.environ.setdefault("TVM_USE_RUNTIME_LIB", "1")
-            os.environ.setdefault("TVM_NUM_THREADS", threads)
+        import_runtime(int(artifact.manifest["threads"]))
         from tunefarm.measure import weights
         from tunefarm.measure.model import CompiledModel
 

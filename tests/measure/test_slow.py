@@ -36,16 +36,16 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    from tunefarm.measure import kernel, model
+    from tunefarm.measure import builds, kernel
 
     clock = Clock()
     monkeypatch.setattr(kernel, "time", clock)
-    monkeypatch.setattr(model, "time", clock)
+    monkeypatch.setattr(builds, "time", clock)
     return clock
 
 
 def models(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: dict[str, float]) -> None:
-    from tunefarm.measure import model
+    from tunefarm.measure import builds
 
     class Timed:
         def __init__(self, library: Path) -> None:
@@ -57,14 +57,14 @@ def models(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: dict[str, flo
         def run(self, arguments: list[Any], one_by_one: bool = False) -> None:
             clock.run(self.name, seconds[self.name])
 
-    monkeypatch.setattr(model, "CompiledModel", Timed)
+    monkeypatch.setattr(builds, "CompiledModel", Timed)
 
 
 @pytest.mark.parametrize(("calls", "samples"), [(3, 2), (2, 1), (1, 1)])
 def test_a_model_that_is_far_slower_is_run_so_many_times(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, calls: int, samples: int
 ) -> None:
-    from tunefarm.measure.model import interleave
+    from tunefarm.measure.builds import interleave
 
     models(monkeypatch, clock, {"base": 4.0, "tuned": 0.05})
     protocol = Protocol(slow_calls=calls)
@@ -77,7 +77,7 @@ def test_a_model_that_is_far_slower_is_run_so_many_times(
 def test_a_model_that_others_have_called_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    from tunefarm.measure.model import interleave
+    from tunefarm.measure.builds import interleave
 
     models(monkeypatch, clock, {"tuned": 0.05})
     found = interleave(ModelRequest(None, Path("tuned"), (X,), Protocol(), 3))
@@ -88,7 +88,7 @@ def test_a_model_that_others_have_called_is_not_loaded(
 
 def test_none_goes_on_alone(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Two of which neither is far slower: when one has used up its time, both have."""
-    from tunefarm.measure.model import interleave
+    from tunefarm.measure.builds import interleave
 
     protocol = Protocol()
     models(monkeypatch, clock, {"base": protocol.model_s / 8, "tuned": protocol.model_s / 16})
@@ -97,7 +97,7 @@ def test_none_goes_on_alone(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> No
 
 
 def test_two_slow_models_are_both_run_again(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    from tunefarm.measure.model import interleave
+    from tunefarm.measure.builds import interleave
 
     models(monkeypatch, clock, {"base": 4.0, "tuned": 2.0})
     request = ModelRequest(Path("base"), Path("tuned"), (X,), Protocol(slow_calls=1), 0)
@@ -109,7 +109,7 @@ def test_two_slow_models_are_both_run_again(monkeypatch: pytest.MonkeyPatch, clo
 def test_samples_begin_while_the_machine_is_there_and_half_as_long_is_waited_at_most(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    from tunefarm.measure.model import interleave
+    from tunefarm.measure.builds import interleave
 
     asked = 0
 
@@ -136,7 +136,7 @@ def test_samples_begin_while_the_machine_is_there_and_half_as_long_is_waited_at_
 def test_the_tail_is_of_the_tuned_build_alone(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float, calls: int
 ) -> None:
-    from tunefarm.measure.model import interleave
+    from tunefarm.measure.builds import interleave
 
     models(monkeypatch, clock, {"base": seconds, "tuned": seconds})
     request = ModelRequest(Path("base"), Path("tuned"), (X,), Protocol(), 0)
@@ -152,7 +152,7 @@ def test_each_build_is_loaded_first_by_some_process(
 ) -> None:
     """And that one is called before the next is loaded: it is cold, and what the process holds is
     its own."""
-    from tunefarm.measure.model import interleave
+    from tunefarm.measure.builds import interleave
 
     models(monkeypatch, clock, {"base": 0.3, "tuned": 0.2, "previous": 0.1})
     started = []
@@ -171,7 +171,7 @@ def test_each_build_is_loaded_first_by_some_process(
 def test_a_previous_build_that_cannot_be_loaded_is_left_out_and_no_other(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, process: int
 ) -> None:
-    from tunefarm.measure.model import interleave
+    from tunefarm.measure.builds import interleave
 
     models(monkeypatch, clock, {"base": 0.3, "tuned": 0.2})  # of any other name: KeyError
     request = ModelRequest(

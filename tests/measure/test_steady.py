@@ -218,7 +218,7 @@ def test_a_network_waits_for_what_kernels_wait_for(monkeypatch: pytest.MonkeyPat
 
     steady, given = Machine().steady(), []
     monkeypatch.setattr(serve, "_STEADY", steady)
-    monkeypatch.setattr(serve.model, "interleave", lambda _, waits: given.append(waits) or {})
+    monkeypatch.setattr(serve.builds, "interleave", lambda _, waits: given.append(waits) or {})
     serve.serve(ModelRequest(None, Path("tuned"), (), Protocol(), 0))
     assert given == [steady]
 

@@ -1,0 +1,89 @@
+"""A large part of an artifact, read and checked by pieces, several at a time.
+
+One digest of the whole goes through it byte after byte, on one core, and after all of it has been
+read; pieces that have digests of their own are checked where they are, still in the cache, by as
+many threads as there are cores. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PIECE = 8 << 20
+"""Bytes of all pieces but the last."""
+_MOST_THREADS = 8
+_LEAST = 1 << 12
+"""Bytes of the smallest pieces that a manifest may have."""
+
+
+def described(path: Path) -> dict[str, Any]:
+    """A file for a manifest: its length, the digest of the whole, and those of its pieces."""
+    whole, pieces = hashlib.sha256(), []
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            whole.update(piece)
+            pieces.append(hashlib.sha256(piece).hexdigest())
+    size = path.stat().st_size
+    return {
+        "bytes": size,
+        "sha256": whole.hexdigest(),
+        "pieces": {"bytes": PIECE, "sha256": pieces},
+    }
+
+
+def listed(entry: Mapping[str, Any], size: int) -> tuple[int, list[str]] | None:
+    """Length and digests of the pieces of a part of `size` bytes; None where its entry in the
+    manifest has none, or none that make it up: then the digest of the whole is to be checked."""
+    pieces = entry.get("pieces")
+    if not isinstance(pieces, dict):
+        return None
+    length, digests = pieces.get("bytes"), pieces.get("sha256")
+    if not isinstance(length, int) or length < _LEAST or not isinstance(digests, list):
+        return None
+    return (length, digests) if len(digests) == -(-size // length) else None
+
+
+def read(descriptor: int, offset: int, memory: memoryview, length: int, digests: list[str]) -> bool:
+    """Fill `memory` from `offset` of a file on; whether each piece of `length` bytes was there and
+    has its digest.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    todo, errors, sound = iter(range(len(digests))), [], [False] * len(digests)
+
+    def work() -> None:
+        try:
+            for number in todo:
+                piece = memory[number * length : (number + 1) * length]
+                there = _fill(descriptor, offset + number * length, piece)
+                sound[number] = there and hashlib.sha256(piece).hexdigest() == digests[number]
+        except OSError as error:
+            errors.append(error)
+
+    count = min(len(digests), len(os.sched_getaffinity(0)), _MOST_THREADS)
+    threads = [threading.Thread(target=work) for _ in range(count - 1)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return all(sound)
+
+
+def _fill(descriptor: int, offset: int, piece: memoryview) -> bool:
+    """Whether all of `piece` could be read."""
+    done = 0
+    while done < len(piece):
+        count = os.preadv(descriptor, [piece[done:]], offset + done)
+        if not count:
+            return False
+        done += count
+    return True
