@@ -38,10 +38,10 @@ def service(row: dict[str, Any]) -> list[str]:
     said = []
     had = row.get("service") or {}
     words = {
-        "load_ms": "loads in {:.4g} ms",
-        "first_ms": "answers first in {:.4g} ms",
-        "p90_ms": "90th percentile {:.4g} ms",
-        "p99_ms": "99th {:.4g} ms",
+        "load_ms": "library and weights load in {:.3g} ms",
+        "first_ms": "first answer after {:.3g} ms",
+        "p90_ms": "90th percentile {:.3g} ms",
+        "p99_ms": "99th {:.3g} ms",
         "peak_mb": "peak memory {:.0f} MB",
     }
     if parts := [w.format(had[key]) for key, w in words.items() if had.get(key) is not None]:

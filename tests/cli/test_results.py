@@ -49,7 +49,10 @@ SERVED = {"p90_ms": 2.2, "p99_ms": None, "load_ms": 12.0, "first_ms": 4.5, "peak
         ({}, []),  # an older tunefarm's
         (
             {"service": SERVED, "previous": None},
-            ["loads in 12 ms, answers first in 4.5 ms, 90th percentile 2.2 ms, peak memory 160 MB"],
+            [
+                "library and weights load in 12 ms, first answer after 4.5 ms, "
+                "90th percentile 2.2 ms, peak memory 160 MB"
+            ],
         ),
         (
             {"previous": {"speedup": 1.1, "speedup_ci95": [1.05, 1.15], "verdict": "FASTER"}},
