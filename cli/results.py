@@ -38,13 +38,16 @@ def service(row: dict[str, Any]) -> list[str]:
     said = []
     had = row.get("service") or {}
     words = {
-        "load_ms": "library and weights load in {:.3g} ms",
-        "first_ms": "first answer after {:.3g} ms",
-        "p90_ms": "90th percentile {:.3g} ms",
-        "p99_ms": "99th {:.3g} ms",
-        "peak_mb": "peak memory {:.0f} MB",
+        "load_ms": "library and weights load in",
+        "first_ms": "first answer after",
+        "p90_ms": "90th percentile",
+        "p99_ms": "99th",
     }
-    if parts := [w.format(had[key]) for key, w in words.items() if had.get(key) is not None]:
+    known = {key: words[key] for key in words if had.get(key) is not None}
+    parts = [f"{said} {format_latency(had[key])}" for key, said in known.items()]
+    if had.get("peak_mb") is not None:
+        parts.append(f"peak memory {had['peak_mb']:.0f} MB")
+    if parts:
         said.append(", ".join(parts))
     if previous := row.get("previous"):
         what = f"what shipped before ({previous['digest'][:12]}, {previous['job']})"

@@ -15,6 +15,7 @@ UNREADABLE = (
     ValueError,
     zipfile.BadZipFile,
     zlib.error,
+    OverflowError,  # a place in the file that no file has
 )
 """What reading one that somebody else made may raise."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -25,9 +25,9 @@ def interleave(request: ModelRequest, steady: Steady | None = None) -> Compared:
     one alone, for its tail.
 
     Returns:
-        At least one sample of each build that is asked for, but for a previous one that cannot be
-        loaded. All end when one of them has used up its time: alone, another would find its caches
-        as it left them. For one that is far slower than the others see `Protocol.slow_calls`.
+        At least one sample of each build that is asked for. The job's own end when one of them has
+        used up its time: alone, another would find its caches as it left them. For one that is far
+        slower than the others see `Protocol.slow_calls`.
     """
     inputs = [
         make_input(spec, 1000 * request.process + index, positive=False)
@@ -38,26 +38,22 @@ def interleave(request: ModelRequest, steady: Steady | None = None) -> Compared:
     first: dict[str, float] = {}
     starts: list[ColdStart] = []
     for name, library in request.builds().items():
-        try:
-            models[name], bound[name], start = _started(name, library, inputs)
-        except Exception:
-            if name != PREVIOUS:
-                raise
-            continue  # this job does not depend on it
+        models[name], bound[name], start = _started(name, library, inputs)
         first[name] = start.first_s
         starts.append(start)
     protocol = request.protocol
     rng = random.Random(protocol.seed + request.process)
     far = protocol.truncate_factor * min(first.values())
-    slow = {name for name, s in first.items() if s > far and protocol.slow_model(s)}
+    slow = {name for name, s in first.items() if s > max(far, protocol.long_model_s)}
     samples: dict[str, list[float]] = {name: [] for name in models}
     waited = steady.waited_s if steady is not None else 0.0
 
     def is_due(name: str, turn: int) -> bool:
         if name in slow:
             return turn < protocol.slow_calls - 1
-        used = (sum(samples[one]) for one in models if one not in slow)
-        return turn < 2 or max(used) < protocol.model_s / 2
+        own = [one for one in models if one not in slow and one != PREVIOUS]
+        used = [PREVIOUS] if name == PREVIOUS else own  # that is not to cut short the job's own
+        return turn < 2 or max(sum(samples[one]) for one in used) < protocol.model_s / 2
 
     for turn in range(protocol.model_rounds):
         names = [name for name in models if is_due(name, turn)]
@@ -83,13 +79,16 @@ def _started(
 
 
 def _tail(model: CompiledModel, arguments: list[Any], protocol: Protocol) -> tuple[float, ...]:
-    """`Protocol.tail_calls` inferences, or as many as `tail_s` has room for, at least one; after
-    one that finds its caches as others have left them."""
+    """`Protocol.tail_calls` inferences, or as many as begin within `tail_s`; after one that finds
+    its caches as others have left them."""
     if not protocol.tail_calls:
         return ()
-    first = _seconds(model, arguments)
-    calls = min(protocol.tail_calls, max(1, int(protocol.tail_s / first)))
-    return tuple(_seconds(model, arguments) for _ in range(calls))
+    model.run(arguments)
+    found: list[float] = []
+    until = time.perf_counter() + protocol.tail_s
+    while len(found) < protocol.tail_calls and time.perf_counter() < until:
+        found.append(_seconds(model, arguments))
+    return tuple(found)
 
 
 def check(request: CheckRequest) -> Checked:

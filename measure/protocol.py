@@ -36,10 +36,10 @@ class Protocol:
         model_processes, model_rounds, model_s: the same for the whole model.
         tail_calls, tail_s: inferences of the tuned model one after another in each of these
             processes, and time for them: in six, enough for a 99th percentile, of a model that
-            takes no longer than 12 ms, and for a 90th of one that takes 120.
+            takes no longer than 11 ms, and for a 90th of one that takes 110.
         slow_calls: calls in one process of what is `truncate_factor` times slower than the fastest
-            and slower than a screening (a model: than `slow_model`): its verdict is clear, and its
-            time is everybody's. The first call counts as a sample only where it is the only one;
+            and slower than a screening (a model: than `long_model_s`): its verdict is clear, its
+            time everybody's. The first call counts as a sample only where it is the only one;
             it is then slower than others by what a first call costs: little, of such a time.
         slow_processes: of the finals' processes, so many call it at all before the others may be
             spared it (`judge.may_be_spared`).
@@ -96,6 +96,11 @@ class Protocol:
         if incumbent_s is None:
             return self.screen_s
         return self.screen_s * min(1.0, (incumbent_s / first_s) ** 3)
+
+    @property
+    def long_model_s(self) -> float:
+        """Seconds of an inference of which twenty take a third of the time of all."""
+        return self.model_s / 60
 
     @property
     def slow_model_s(self) -> float:

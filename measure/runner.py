@@ -9,7 +9,7 @@ from typing import Any
 
 from tunefarm.devices.gpu_driver import KIND
 from tunefarm.devices.here import RUNTIME_ONLY, only
-from tunefarm.errors import JobFailed
+from tunefarm.errors import DeviceLost, JobFailed
 from tunefarm.measure.facts import Checked, Compared, Raced, ScreenOutcome
 from tunefarm.measure.faults import FAULTS, ask, failure_of, ready
 from tunefarm.measure.racing import race_kernel
@@ -109,7 +109,7 @@ class Runner:
         try:
             with self._new_child() as child:
                 found: Compared = ask(child, request, MODEL_LIMIT_S)
-        except FAULTS:
+        except (*FAULTS, DeviceLost):
             if request.previous is None:
                 raise
             return self.model(dataclasses.replace(request, previous=None))

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+import threading
+from collections.abc import Callable, Sequence
+
+_IMPORTING = threading.Lock()
 
 
 def import_runtime(threads: int) -> None:
-    """TVM without its compiler, for at least as long as nobody else has imported it; with so many
-    threads, unless the environment says otherwise."""
-    if "tvm" in sys.modules:
-        return
-    os.environ.setdefault("TVM_USE_RUNTIME_LIB", "1")
-    os.environ.setdefault("TVM_NUM_THREADS", str(threads))
-    import tvm_ffi
+    """TVM without its compiler, unless somebody has imported that already; with so many threads,
+    unless the environment says otherwise."""
+    with _IMPORTING:
+        if "tvm" in sys.modules:
+            return
+        os.environ.setdefault("TVM_USE_RUNTIME_LIB", "1")
+        os.environ.setdefault("TVM_NUM_THREADS", str(threads))
+        import tvm_ffi
 
-    core = tvm_ffi.core
-    plain = getattr(core, "_object_type_key_to_index", None)
-    if plain is None:  # another version's
-        import tvm
+        plain = getattr(tvm_ffi.core, "_object_type_key_to_index", None)
+        registered = getattr(tvm_ffi.registry, "get_registered_type_keys", None)
+        if plain is None or registered is None:  # another version's: as it is
+            import tvm
 
-        return
-    core._object_type_key_to_index = _Registered(plain)
-    try:
-        import tvm  # noqa: F401
-    finally:
-        core._object_type_key_to_index = plain
+            return
+        tvm_ffi.core._object_type_key_to_index = _Registered(plain, registered)
+        try:
+            import tvm  # noqa: F401
+        finally:
+            tvm_ffi.core._object_type_key_to_index = plain
 
 
 class _Registered:
@@ -38,14 +42,14 @@ class _Registered:
     the functions of C++ in a stack trace that nobody sees: 0.2 s of the 0.3 that the import takes.
     """
 
-    def __init__(self, plain: Any) -> None:
+    def __init__(
+        self, plain: Callable[[str], int | None], registered: Callable[[], Sequence[str]]
+    ) -> None:
         self._plain = plain
+        self._registered = registered
         self._known: set[str] = set()
 
     def __call__(self, name: str) -> int | None:
         if name not in self._known:
-            from tvm_ffi.registry import get_registered_type_keys
-
-            self._known.update(get_registered_type_keys())  # a library may have come since
-        index: int | None = self._plain(name) if name in self._known else None
-        return index
+            self._known.update(self._registered())  # a library may have come since
+        return self._plain(name) if name in self._known else None

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunefarm import __version__
 from tunefarm.measure.stats import Verdict
 from tunefarm.results.facts import Job, JobTarget
 
@@ -21,8 +20,11 @@ def alias_of(target: str) -> str:
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in target)
 
 
-def version_tags(job: Job, target: JobTarget, artifact: Mapping[str, Any]) -> dict[str, str]:
-    """What the registry is told of a version: `artifact` is its row in the journal."""
+def version_tags(
+    job: Job, target: JobTarget, artifact: Mapping[str, Any], packaged_by: str | None
+) -> dict[str, str]:
+    """What the registry is told of a version: `artifact` is its row in the journal, and who has
+    packaged it a version of tunefarm, where that is known."""
     summary = artifact["summary"]
     tags = {
         "tunefarm.digest": artifact["digest"],
@@ -31,9 +33,10 @@ def version_tags(job: Job, target: JobTarget, artifact: Mapping[str, Any]) -> di
         "tunefarm.created": repr(job.created),
         "tunefarm.model": job.model_digest,
         "tunefarm.device": target.device.fingerprint,
-        "tunefarm.toolchain": f"tunefarm {__version__}, {target.toolchain}",
         "tunefarm.verdict": str(summary["verdict"]),
     }
+    if packaged_by is not None:
+        tags[_TOOLCHAIN] = f"tunefarm {packaged_by}, {target.toolchain}"
     if interval := summary["speedup_ci95"]:
         tags |= {"tunefarm.low": repr(interval[0]), "tunefarm.high": repr(interval[1])}
     if previous := summary.get("previous"):  # an older tunefarm's has none

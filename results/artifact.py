@@ -47,7 +47,7 @@ class Packaged:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is known of a packaged model: see `whole.service` and `whole.previous`."""
+    """What is known of a packaged model: see `whole.service` and `shipped.previous`."""
 
     comparison: Comparison | None
     parity: Parity | None

@@ -157,13 +157,18 @@ def _read_part(path: Path, name: str, limit: int) -> bytes:
 def _opened(path: Path, name: str) -> Iterator[IO[bytes]]:
     """One part of an artifact, packed or not."""
     if path.is_dir():
-        if (path / name).is_symlink() or not (path / name).is_file():
-            raise ArtifactTampered(f"{path}: {name} is not a file")
-        with (path / name).open("rb") as file:
+        with _file_in(path, name).open("rb") as file:
             yield file
         return
     with zipfile.ZipFile(path) as archive, archive.open(name) as part:
         yield part
+
+
+def _file_in(path: Path, name: str) -> Path:
+    """A part of an unpacked artifact: nothing that leads elsewhere, or waits."""
+    if (path / name).is_symlink() or not (path / name).is_file():
+        raise ArtifactTampered(f"{path}: {name} is not a file")
+    return path / name
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,7 @@ class _Stored:
 def _stored(path: Path, name: str) -> _Stored | None:
     """None of one that is compressed."""
     if path.is_dir():
-        file = (path / name).open("rb")
+        file = _file_in(path, name).open("rb")
         return _Stored(file, 0, os.fstat(file.fileno()).st_size)
     with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo(name)
@@ -186,10 +191,14 @@ def _stored(path: Path, name: str) -> _Stored | None:
     if entry.compress_type != zipfile.ZIP_STORED or encrypted:
         return None
     file = path.open("rb")
-    head = os.pread(file.fileno(), _LOCAL_HEADER, entry.header_offset)
-    if len(head) < _LOCAL_HEADER or head[:4] != b"PK\x03\x04":
+    try:
+        file.seek(entry.header_offset)
+        head = file.read(_LOCAL_HEADER)
+        if len(head) < _LOCAL_HEADER or head[:4] != b"PK\x03\x04":
+            raise zipfile.BadZipFile(f"{name} does not lie where the list of parts says")
+    except BaseException:
         file.close()
-        raise zipfile.BadZipFile(f"{name} does not lie where the list of parts says")
+        raise
     lengths = (int.from_bytes(head[at : at + 2], "little") for at in (26, 28))  # name, extra
     return _Stored(file, entry.header_offset + _LOCAL_HEADER + sum(lengths), entry.file_size)
 
@@ -227,8 +236,11 @@ def verify(artifact: Artifact) -> list[str]:
     extra = _parts(artifact.path) - set(artifact.manifest["files"]) - {MANIFEST}
     if extra:
         raise ArtifactTampered(f"{artifact.path}: not in its manifest: {', '.join(sorted(extra))}")
-    for name in artifact.manifest["files"]:
-        artifact.read(name)
+    for name, entry in artifact.manifest["files"].items():
+        data = artifact.read(name)
+        known = pieces.listed(entry, len(data))
+        if known is not None and not pieces.are(data, *known):
+            raise ArtifactTampered(f"{artifact.path}: {name} is not made up of its pieces")
     return sorted(artifact.manifest["files"])
 
 

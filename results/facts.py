@@ -49,5 +49,7 @@ class Measurement:
 
 COLD = "cold"
 """Kind of the event that says how a process of the whole model began: `measure.facts.ColdStart`."""
+PACKAGED = "packaged"
+"""Kind of the event that says which version of tunefarm has packaged a target."""
 FAULT = "fault"
 """Kind of the event that a candidate, sound when it was screened, has faulted in a race."""

@@ -2,7 +2,7 @@
 
 One digest of the whole goes through it byte after byte, on one core, and after all of it has been
 read; pieces that have digests of their own are checked where they are, still in the cache, by as
-many threads as there are cores. Standard library only.
+many threads as there are cores for this process. Standard library only.
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ def listed(entry: Mapping[str, Any], size: int) -> tuple[int, list[str]] | None:
     return (length, digests) if len(digests) == -(-size // length) else None
 
 
+def are(data: bytes, length: int, digests: list[str]) -> bool:
+    """Whether these are the digests of the pieces of `data`."""
+    pieces = (data[at : at + length] for at in range(0, len(data), length))
+    return [hashlib.sha256(piece).hexdigest() for piece in pieces] == digests
+
+
 def read(descriptor: int, offset: int, memory: memoryview, length: int, digests: list[str]) -> bool:
     """Fill `memory` from `offset` of a file on; whether each piece of `length` bytes was there and
     has its digest.
@@ -67,12 +73,21 @@ def read(descriptor: int, offset: int, memory: memoryview, length: int, digests:
             errors.append(error)
 
     count = min(len(digests), len(os.sched_getaffinity(0)), _MOST_THREADS)
-    threads = [threading.Thread(target=work) for _ in range(count - 1)]
-    for thread in threads:
-        thread.start()
-    work()
-    for thread in threads:
-        thread.join()
+    threads: list[threading.Thread] = []
+    try:
+        for _ in range(count - 1):
+            thread = threading.Thread(target=work)
+            thread.start()
+            threads.append(thread)
+    except RuntimeError:  # no more of them are to be had: then fewer
+        pass
+    try:
+        work()
+    finally:
+        for _ in todo:  # interrupted: whoever has this file open may close it now
+            pass
+        for thread in threads:
+            thread.join()
     if errors:
         raise errors[0]
     return all(sound)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefarm.errors import ArtifactError
+from tunefarm.errors import ArtifactError, ArtifactTampered
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.home import atomically, write_atomically
 from tunefarm.measure import weights
@@ -23,46 +24,88 @@ from tunefarm.results.artifact_file import (
     open_artifact,
     release,
 )
-from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.facts import PACKAGED, Job, JobTarget
 from tunefarm.results.journal import Journal
 
 
-def shipped_before(journal: Journal, job: Job, target: JobTarget) -> dict[str, Any] | None:
-    """The artifact, a row of the journal, that the alias of this name and target stood for, of all
-    that jobs older than `job` have made on this kind of device; None where they have made none."""
-    held: tuple[dict[str, Any], dict[str, str]] | None = None
+@dataclass(frozen=True)
+class Shipped:
+    """An artifact that an earlier job has made."""
+
+    digest: str
+    job: str
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.digest[:12]} of {self.job}"
+
+
+def shipped_before(journal: Journal, job: Job, target: JobTarget) -> Shipped | None:
+    """The artifact that the alias of this name and target stood for, as far as the journal knows
+    (`alias.takes_over`), of all that jobs older than `job` have made on this kind of device; None
+    where they have made none."""
+    held: tuple[Shipped, dict[str, str]] | None = None
     for other in reversed(journal.jobs()):
         if other.created >= job.created or registered_name(other.name) != registered_name(job.name):
             continue
-        made = {row["target"]: row for row in journal.artifacts(other.id)}
-        row = made.get(target.name)
-        if row is None or row["summary"]["verdict"] == Verdict.UNMEASURED:
+        row = _one(journal.artifacts(other.id), "target", target.name)
+        of = next((one for one in journal.targets(other.id) if one.name == target.name), None)
+        if row is None or of is None or of.device.fingerprint != target.device.fingerprint:
             continue
-        of = next(one for one in journal.targets(other.id) if one.name == target.name)
-        if of.device.fingerprint != target.device.fingerprint:
+        if row["summary"]["verdict"] == Verdict.UNMEASURED:
             continue
-        tags = version_tags(other, of, row)
+        tags = version_tags(other, of, row, packaged_by(journal, other.id, target.name))
         if held is None or takes_over(tags, held[1]):
-            held = row, tags
+            held = Shipped(row["digest"], other.id, Path(row["path"])), tags
     return held[0] if held is not None else None
 
 
+def _one(rows: Sequence[dict[str, Any]], key: str, value: str) -> dict[str, Any] | None:
+    return next((row for row in rows if row[key] == value), None)
+
+
+def packaged_by(journal: Journal, job: str, target: str) -> str | None:
+    """The version of tunefarm that has packaged a job's target; None of an older one."""
+    found = [event["detail"] for event in journal.events(job) if event["kind"] == PACKAGED]
+    row = _one(found, "target", target)
+    return None if row is None else str(row["tunefarm"])
+
+
+def note_previous(journal: Journal, job: str, target: str, found: Shipped, same: bool) -> None:
+    """That a job's own artifact is compared with `found`; `same` where its tuned build is that, to
+    the byte."""
+    said = {"digest": found.digest, "of": found.job, "path": str(found.path), "same": same}
+    journal.add_event(job, PREVIOUS, target=target, **said)
+
+
+def noted_previous(journal: Journal, job: str, target: str) -> tuple[Shipped, bool] | None:
+    """What `note_previous` was told last."""
+    told = [e["detail"] for e in reversed(journal.events(job)) if e["kind"] == PREVIOUS]
+    row = _one(told, "target", target)
+    if row is None:
+        return None
+    return Shipped(row["digest"], row["of"], Path(row["path"])), row["same"]
+
+
 def open_alike(
-    path: Path, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], target: JobTarget
+    found: Shipped, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], target: JobTarget
 ) -> Artifact:
-    """An artifact that can run beside a model of these inputs and outputs, on `target`.
+    """It, if it can run beside a model of these inputs and outputs on `target`.
 
     Raises:
-        ArtifactError: it cannot, or cannot be read.
+        ArtifactError: it cannot, cannot be read, or another artifact lies in its place.
     """
-    artifact = open_artifact(path)
+    artifact = open_artifact(found.path)
+    if artifact.digest != found.digest:
+        raise ArtifactTampered(f"{found.path} is another artifact, {artifact.digest[:12]}")
     for key, specs in (("inputs", inputs), ("outputs", outputs)):
         wanted = json.loads(json.dumps([dataclasses.asdict(one) for one in specs]))
         if artifact.manifest[key] != wanted:
-            raise ArtifactError(f"{path.name} has other {key}")
-    needs, here = artifact.manifest["requires"]["tvm_runtime"], dict(target.device.toolchain)["tvm"]
+            raise ArtifactError(f"it has other {key}")
+    needs = artifact.manifest["requires"]["tvm_runtime"]
+    here = dict(target.device.toolchain).get("tvm", "")
     if release(needs) != release(here):
-        raise ArtifactError(f"{path.name} needs the TVM runtime {needs}, the device has {here}")
+        raise ArtifactError(f"it needs the TVM runtime {needs}, the device has {here}")
     return artifact
 
 
@@ -93,16 +136,15 @@ def previous(journal: Journal, job: str, target: str) -> dict[str, Any] | None:
     """What is known of the artifact that an earlier job has shipped: `digest`, `job`, and, beside
     this job's own, how much faster that is: `speedup`, `speedup_ci95`, `verdict`. One of the same
     bytes is the SAME without having been run. None where there is none."""
-    told = [e["detail"] for e in journal.events(job) if e["kind"] == PREVIOUS]
-    told = [one for one in told if one["target"] == target]
-    if not told:
+    noted = noted_previous(journal, job, target)
+    if noted is None:
         return None
-    last = told[-1]
-    found = {"digest": last["digest"], "job": last["of"], "speedup": None, "speedup_ci95": None}
+    of = {"digest": noted[0].digest, "job": noted[0].job}
+    found: dict[str, Any] = {**of, "speedup": None, "speedup_ci95": None}
     row = journal.verdicts(job, target).get(PREVIOUS)
-    if row is None or row["speedup"] is None:
-        verdict = Verdict.SAME if last["same"] else Verdict.UNMEASURED
-        return {**found, "verdict": verdict.value}
-    interval = [round(row["low"], 4), round(row["high"], 4)]
-    measured = {"speedup": round(row["speedup"], 4), "speedup_ci95": interval}
-    return {**found, **measured, "verdict": row["verdict"]}
+    if row is None or row["winner"] != noted[0].digest:
+        return {**found, "verdict": Verdict.UNMEASURED.value}
+    if row["speedup"] is not None:
+        interval = [round(row["low"], 4), round(row["high"], 4)]
+        found = {**of, "speedup": round(row["speedup"], 4), "speedup_ci95": interval}
+    return {**found, "verdict": row["verdict"]}

@@ -21,6 +21,7 @@ from tunefarm.results.alias import alias_of, registered_name, takes_over, versio
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.reported import reported
+from tunefarm.results.shipped import packaged_by
 
 EXPERIMENT = "tunefarm"
 _BATCH = 900  # MLflow takes 1000 metrics a call
@@ -261,7 +262,8 @@ class _Sync:
         if any(v.tags.get("tunefarm.digest") == artifact["digest"] for v in mine):
             return
         source = f"{self.client.get_run(child).info.artifact_uri}/artifact"
-        tags = version_tags(self.job, target, artifact)
+        by = packaged_by(self.journal, self.job.id, target.name)
+        tags = version_tags(self.job, target, artifact, by)
         version = self.client.create_model_version(name, source=source, run_id=child, tags=tags)
         alias = alias_of(target.name)
         try:

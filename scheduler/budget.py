@@ -153,7 +153,7 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
         if p.baseline_s is not None
     )
     runs = 1 + min(protocol.model_rounds, protocol.model_s / 2 / max(1e-4, model_s))
-    if protocol.slow_model(model_s):
+    if model_s > max(protocol.long_model_s, protocol.truncate_factor * tuned_s):
         runs = protocol.slow_calls
     callers = _callers(model_s, tuned_s, protocol.slow_model_s, protocol)
     model = protocol.model_processes * 0.8 + callers * model_s * runs

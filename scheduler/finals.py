@@ -6,18 +6,20 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunefarm import __version__
 from tunefarm.devices import cpu
-from tunefarm.errors import ArtifactError, JobFailed
+from tunefarm.errors import JobFailed
 from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest
 from tunefarm.measure.expected import ExpectedRequest
-from tunefarm.measure.facts import PREVIOUS, Checked
+from tunefarm.measure.facts import Checked
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.judge import fastest, judge, may_be_spared
 from tunefarm.measure.requests import CheckRequest, ModelRequest, PlaceRequest
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.artifact import Packaged, package
-from tunefarm.results.shipped import is_same, lay_out, open_alike, previous, shipped_before
+from tunefarm.results.facts import PACKAGED
+from tunefarm.scheduler.previous import Previous
 from tunefarm.scheduler.races import Races, kernel_of
 
 
@@ -32,6 +34,11 @@ class Finals:
     home: Home
     races: Races
     directory: Path
+
+    @property
+    def previous(self) -> Previous:
+        """What an earlier job has shipped."""
+        return Previous(self.races, self.directory / "model")
 
     def _libraries(self) -> tuple[Path, Path]:
         """Of the whole model: untuned, tuned."""
@@ -99,45 +106,12 @@ class Finals:
             self.races.program.inputs,
             protocol,
             process,
-            self._previous() if self._previous().exists() else None,
+            self.previous.library(),
         )
-
-    def _previous(self) -> Path:
-        """The library of what an earlier job has shipped, where it is to run beside this one's."""
-        return self.directory / "model" / "previous.so"
 
     def find_previous(self) -> str:
-        """Look for what an earlier job has shipped under this name, and have it run beside this
-        job's builds, unless it is the tuned one to the byte; what there is to say of it."""
-        races, library = self.races, self._previous()
-        self._drop_previous()
-        row = shipped_before(races.journal, races.job, races.target)
-        if row is None:
-            return ""
-        program = races.program
-        said = f"what shipped before, {row['digest'][:12]} of {row['job']}"
-        try:
-            path = Path(row["path"])
-            artifact = open_alike(path, program.inputs, program.outputs, races.target)
-            same = is_same(artifact, self._libraries()[1])
-            if not same:
-                lay_out(artifact, library)
-        except (ArtifactError, OSError) as error:
-            self._drop_previous()
-            return f"not compared with {said}: {error}"
-        races.journal.add_event(
-            races.job.id,
-            PREVIOUS,
-            target=races.target.name,
-            digest=row["digest"],
-            of=row["job"],
-            same=same,
-        )
-        return f"it is {said}, to the byte" if same else f"beside it runs {said}"
-
-    def _drop_previous(self) -> None:
-        for file in (self.directory / "model").glob("previous*"):
-            file.unlink(missing_ok=True)
+        """See `Previous.find`; once the model is assembled."""
+        return self.previous.find(self._libraries()[1])
 
     def expected_request(self) -> ExpectedRequest:
         program = self.races.program
@@ -172,12 +146,9 @@ class Finals:
 
     def _compared(self) -> Comparison | None:
         """The tuned model against the untuned build."""
-        return self._judged("base", "tuned")
-
-    def _judged(self, build: str, against: str) -> Comparison | None:
         samples, protocol = self.races.samples("model"), self.races.protocol
-        processes = protocol.model_processes
-        return judge(samples.get(build, {}), samples.get(against, {}), processes, protocol)
+        base, tuned = samples.get("base", {}), samples.get("tuned", {})
+        return judge(base, tuned, protocol.model_processes, protocol)
 
     def note_checked(self, checked: Checked) -> None:
         """For `package_result`; and where the model's time goes, in which kernel, and outside of
@@ -235,9 +206,8 @@ class Finals:
                 hint="The import or the compiler is wrong about this model; please report it.",
             )
         base, tuned = self._libraries()
-        if (row := previous(self.races.journal, self.races.job.id, name)) is not None:
-            beside = self._judged(PREVIOUS, "tuned" if ships_tuned else "base")
-            self.races.journal.add_verdict(self.races.job.id, name, PREVIOUS, row["digest"], beside)
+        self.previous.judge(ships_tuned)
+        self.races.journal.add_event(self.races.job.id, PACKAGED, target=name, tunefarm=__version__)
         packaged = package(
             self.home,
             self.races.journal,
@@ -260,7 +230,7 @@ class Finals:
             packaged.path,
             packaged.summary,
         )
-        self._drop_previous()
+        self.previous.drop()
 
     def packaged(self) -> Packaged:
         """The artifact on record."""

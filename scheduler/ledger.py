@@ -13,7 +13,7 @@ from typing import Any
 from tunefarm.errors import Failure
 from tunefarm.measure.build import BuildOutcome, Library
 from tunefarm.measure.calibration import factors
-from tunefarm.measure.facts import Compared, Raced, Screening, ScreenOutcome
+from tunefarm.measure.facts import PREVIOUS, Compared, Raced, Screening, ScreenOutcome
 from tunefarm.measure.protocol import Protocol
 from tunefarm.results.driver_lock import driver_is_alive
 from tunefarm.results.facts import COLD, Job, JobTarget, Measurement
@@ -36,7 +36,7 @@ from tunefarm.scheduler.messages import (
     Step,
     StepDone,
 )
-from tunefarm.scheduler.plausible import check_samples, check_screening
+from tunefarm.scheduler.plausible import check_compared, check_samples, check_screening
 from tunefarm.scheduler.races import process_measurements
 from tunefarm.scheduler.state import TargetState
 from tunefarm.search.candidate import Candidate
@@ -235,6 +235,16 @@ class Ledger:
             unit,
         )
 
+    def _of_one_life(self, process: int, made: list[Measurement]) -> list[Measurement]:
+        """What a process of the whole model has measured, without a previous build where the same
+        process of an earlier life of the job is on record without it: what is on record stays, and
+        they would be compared as if they had taken turns."""
+        stage = self.journal.measurements(self.job.id, self.target.name, ("model",))
+        before = {one.candidate for one in stage if one.process == process}
+        if not before or PREVIOUS in before:
+            return made
+        return [one for one in made if one.candidate != PREVIOUS]
+
     def raced(self, phase: Phase, process: int, unit: str, answer: Any) -> ProcessDone:
         """Its samples, who faulted, and that it is over.
 
@@ -245,9 +255,10 @@ class Ledger:
         samples = answer.samples if isinstance(answer, Raced | Compared) else answer
         made = process_measurements(phase, process, unit, samples)
         if isinstance(answer, Compared):
+            check_compared(answer)
+            made = self._of_one_life(process, made)
             if answer.tail:
                 made.append(Measurement("tuned", "tail", process, answer.tail, unit=unit))
-            check_samples((answer.cold.load_s, answer.cold.first_s), 0.0)
         for one in made:
             of = self.candidates.get(one.candidate)  # none for a whole model
             alone = of is not None and phase is not Phase.PLACE

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tunefarm.measure.facts import ScreenOutcome
+from tunefarm.measure.facts import PREVIOUS, Compared, ScreenOutcome
 
 MOST_SAMPLES = 100_000
 FASTEST, SLOWEST = 1e-9, 3600.0
 """Seconds of a call that anything could take."""
+MOST_BYTES = 1 << 50
+BUILDS = {"base", "tuned", PREVIOUS}
 BEYOND = 0.25
 """Of the least time that the hardware allows: caches beat a roof too, but by less."""
 
@@ -30,6 +32,22 @@ def check_screening(outcome: ScreenOutcome, floor_s: float) -> None:
     if outcome.screening is None:
         return
     check_samples(outcome.screening.samples, floor_s)
+
+
+def check_compared(compared: Compared) -> None:
+    """The same of a process of the whole model; its samples of each build aside.
+
+    Raises:
+        Implausible: it cannot be true.
+    """
+    cold = compared.cold
+    if not {cold.build} <= set(compared.samples) <= BUILDS:
+        raise Implausible(f"builds {', '.join(sorted(compared.samples))}, {cold.build} the first")
+    if not 0 <= cold.peak_bytes <= MOST_BYTES:
+        raise Implausible("a process of more memory than there is, or less than none")
+    check_samples((cold.load_s, cold.first_s), 0.0)
+    if compared.tail:
+        check_samples(compared.tail, 0.0)
 
 
 def check_samples(samples: Sequence[float], floor_s: float) -> None:

@@ -321,10 +321,7 @@ class TargetRun:
             self.limits = dataclasses.replace(self.limits, trials=more)
             self.state.limits = self.limits
         kernels = len({k.candidate.task for k in found})
-        self.reporter.line(
-            f"{self.target.name}: {len(found)} results for {kernels} kernels are known "
-            "from earlier jobs"
-        )
+        self._say(f"{len(found)} results for {kernels} kernels are known from earlier jobs")
 
     def _had_reached(self, phase: Phase) -> bool:
         return any(
@@ -437,6 +434,9 @@ class TargetRun:
         match instruction:
             case RunProcess(Phase.PLACE, _, _):
                 answer = self.races.placed(answer)
+            case RunProcess(Phase.COMPARE, _, _):
+                if said := self.finals.previous.said_of(answer):
+                    self._say(said)
             case RunProcess(Phase.CHECK, _, _):
                 self.finals.note_checked(answer)
                 answer = {}

@@ -24,7 +24,7 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library
 from tunefarm.measure.bundle import Report, read_bundle, report_of, write_bundle, write_report
 from tunefarm.measure.bundle_run import run_bundle
-from tunefarm.measure.facts import Checked, KernelFacts, ScreenOutcome
+from tunefarm.measure.facts import Checked, ColdStart, Compared, KernelFacts, ScreenOutcome
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import ScreenRequest
@@ -225,8 +225,9 @@ def test_a_network_is_judged_when_all_of_it_is_there(
     assert words in gpu_tables.tables([directory], tmp_path)
 
 
-def _run() -> dict[str, tuple[float, ...]]:
-    return {"base": (2.0, 2.0, 2.0), "tuned": (1.0, 1.0, 1.0)}
+def _run() -> Compared:
+    samples = {"base": (2.0, 2.0, 2.0), "tuned": (1.0, 1.0, 1.0)}
+    return Compared(samples, ColdStart("base", 0.1, 2.0, 1), (1.0,))
 
 
 @pytest.mark.tvm

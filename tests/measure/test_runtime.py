@@ -74,3 +74,16 @@ def test_what_is_there_already_is_left_alone() -> None:
     found = imported(f"import tvm; {OURS}", TVM_USE_RUNTIME_LIB="1")
     assert found["in_vain"], "it was imported before"
     assert found["threads"] is None
+
+
+def test_two_threads_import_it_once_and_leave_nothing_behind() -> None:
+    both = (
+        "import threading\n"
+        "from tunefarm.measure.runtime import import_runtime\n"
+        "two = [threading.Thread(target=import_runtime, args=(2,)) for _ in range(2)]\n"
+        "[one.start() for one in two]\n"
+        "[one.join() for one in two]"
+    )
+    found = imported(both)
+    assert found["restored"]
+    assert found["in_vain"] == []

@@ -74,6 +74,25 @@ def test_a_model_that_is_far_slower_is_run_so_many_times(
     assert len(found.samples["tuned"]) == protocol.model_rounds
 
 
+@pytest.mark.parametrize(
+    ("base", "tuned", "calls"),
+    [
+        (0.3, 0.05, 3),  # far slower, and long
+        (0.31, 0.2, 11),  # not far: as often as there is time for
+        (0.09, 0.01, 21),  # not long: all rounds
+    ],
+)
+def test_who_is_called_few_times_is_far_slower_and_takes_long(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, base: float, tuned: float, calls: int
+) -> None:
+    from tunefarm.measure.builds import interleave
+
+    models(monkeypatch, clock, {"base": base, "tuned": tuned})
+    found = interleave(ModelRequest(Path("base"), Path("tuned"), (X,), Protocol(), 0))
+    assert clock.calls["base"] == calls
+    assert len(found.samples["base"]) == calls - 1
+
+
 def test_a_model_that_others_have_called_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
@@ -131,7 +150,7 @@ def test_samples_begin_while_the_machine_is_there_and_half_as_long_is_waited_at_
 
 
 @pytest.mark.parametrize(
-    ("seconds", "calls"), [(0.001, 170), (0.0199, 100), (1.5, 1), (5.0, 1)], ids=str
+    ("seconds", "calls"), [(0.001, 170), (0.0201, 100), (1.5, 2), (5.0, 1)], ids=str
 )
 def test_the_tail_is_of_the_tuned_build_alone(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float, calls: int
@@ -167,21 +186,18 @@ def test_each_build_is_loaded_first_by_some_process(
     assert started == [("base", 0.3), ("tuned", 0.2), ("previous", 0.1), ("base", 0.3)]
 
 
-@pytest.mark.parametrize("process", range(3))
-def test_a_previous_build_that_cannot_be_loaded_is_left_out_and_no_other(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, process: int
+def test_a_slow_previous_build_does_not_cut_short_the_jobs_own(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     from tunefarm.measure.builds import interleave
 
-    models(monkeypatch, clock, {"base": 0.3, "tuned": 0.2})  # of any other name: KeyError
+    models(monkeypatch, clock, {"base": 0.05, "tuned": 0.04, "previous": 1.0})
     request = ModelRequest(
-        *(Path("base"), Path("tuned"), (X,), Protocol(), process), Path("previous")
+        *(Path("base"), Path("tuned"), (X,), Protocol(slow_calls=9), 0), Path("previous")
     )
     found = interleave(request)
-    assert set(found.samples) == {"base", "tuned"}
-    assert found.cold.build in ("base", "tuned")
-    with pytest.raises(KeyError):
-        interleave(dataclasses.replace(request, base=Path("gone")))
+    assert len(found.samples["base"]) == len(found.samples["tuned"]) == Protocol().model_rounds
+    assert len(found.samples["previous"]) < 9
 
 
 @pytest.mark.parametrize(("calls", "samples"), [(3, 2), (2, 1), (1, 1)])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import threading
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -64,6 +67,65 @@ def test_they_are_there_as_they_were(
     path = unpacked(path) if how == "unpacked" else path
     assert read(path) == DATA
     assert verify(open_artifact(path))
+
+
+def test_no_more_threads_are_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where processes are counted: then with fewer, and with none but this one."""
+    monkeypatch.setattr(pieces.os, "sched_getaffinity", lambda _: range(5))
+    path = written(tmp_path / "a.tfa")
+    for allowed in (0, 2):
+        left = iter([True] * allowed)
+
+        class Thread(threading.Thread):
+            def start(self, left=left) -> None:
+                if not next(left, False):
+                    raise RuntimeError("can't start new thread")
+                super().start()
+
+        monkeypatch.setattr(pieces.threading, "Thread", Thread)
+        assert read(path) == DATA
+
+
+def test_nobody_reads_on_when_reading_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces.os, "sched_getaffinity", lambda _: range(3))
+    path = written(tmp_path / "a.tfa")
+    plain, main = pieces._fill, threading.current_thread()
+
+    def fill(*arguments: Any) -> bool:
+        if threading.current_thread() is main:
+            raise KeyboardInterrupt
+        time.sleep(0.05)
+        return plain(*arguments)
+
+    monkeypatch.setattr(pieces, "_fill", fill)
+    with pytest.raises(KeyboardInterrupt):
+        read(path)
+    assert threading.active_count() == 1
+
+
+@pytest.mark.parametrize("how", ["link", "pipe"])
+def test_weights_are_a_file(tmp_path: Path, how: str) -> None:
+    place = unpacked(written(tmp_path / "a.tfa"))
+    (place / WEIGHTS).rename(tmp_path / "elsewhere")
+    if how == "link":
+        (place / WEIGHTS).symlink_to(tmp_path / "elsewhere")
+    else:
+        os.mkfifo(place / WEIGHTS)
+    with pytest.raises(ArtifactTampered, match="not a file"):
+        read(place)
+
+
+def test_pieces_and_the_whole_are_verified(tmp_path: Path) -> None:
+    """Loading looks at the ones, and whoever compares artifacts at the other."""
+    other = DATA[:-1] + b"?"
+    path = written(tmp_path / "a.tfa", pieces=in_pieces(other))
+    with pytest.raises(ArtifactTampered, match="not made up of its pieces"):
+        verify(open_artifact(path))
+    path = written(tmp_path / "b.tfa", sha256=hashlib.sha256(other).hexdigest())
+    with pytest.raises(ArtifactTampered, match="does not have the digest"):
+        verify(open_artifact(path))
 
 
 def test_what_packaging_lists_is_what_loading_checks(

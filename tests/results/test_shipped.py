@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,19 @@ from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.artifact import Packaged, package
-from tunefarm.results.artifact_file import LIBRARY, WEIGHTS, open_artifact
-from tunefarm.results.facts import Job, JobTarget
+from tunefarm.results.artifact_file import LIBRARY, WEIGHTS
+from tunefarm.results.facts import PACKAGED, Job, JobTarget
 from tunefarm.results.journal import Journal
-from tunefarm.results.shipped import is_same, lay_out, open_alike, previous, shipped_before
+from tunefarm.results.shipped import (
+    Shipped,
+    is_same,
+    lay_out,
+    note_previous,
+    noted_previous,
+    open_alike,
+    previous,
+    shipped_before,
+)
 
 X = TensorSpec("x", (4,), "float32")
 Y = TensorSpec("y", (4,), "float32")
@@ -51,9 +61,15 @@ def libraries(directory: Path, code: bytes, constants: bytes = b"weights") -> Pa
 
 
 def shipped(
-    journal: Journal, job: Job, target: JobTarget, library: Path, speedup: float = 2.0
+    journal: Journal,
+    job: Job,
+    target: JobTarget,
+    library: Path,
+    speedup: float = 2.0,
+    by: str | None = "9",
 ) -> Packaged:
-    """That `job` has packaged it, and how much faster than untuned it found it."""
+    """That `job` has packaged it, how much faster than untuned it found it, and which version of
+    tunefarm that was."""
     low, high = speedup - 0.1, speedup + 0.1
     found = Comparison(2e-3, 2e-3 / speedup, speedup, low, high, Verdict.FASTER)
     journal.add_job(job, [target])
@@ -71,6 +87,8 @@ def shipped(
         protocol=Protocol().to_dict(),
         wall_s=1.0,
     )
+    if by is not None:
+        journal.add_event(job.id, PACKAGED, target=target.name, tunefarm=by)
     journal.add_artifact(job.id, target.name, job.name, made.digest, made.path, made.summary)
     return made
 
@@ -82,40 +100,69 @@ def of(created: float, **changes: Any) -> Job:
 def test_who_holds_the_alias_is_found(journal: Journal, device: Device, tmp_path: Path) -> None:
     target = JobTarget("llvm", device.target, device, "tc")
     other = dataclasses.replace(device, sku="Another CPU")
+    assert other.fingerprint != device.fingerprint
     mine = of(9.0)
     assert shipped_before(journal, mine, target) is None
 
-    def add(job: Job, speedup: float = 2.0, on: Device = device, name: str = "llvm") -> str:
+    def add(job: Job, speedup: float = 2.0, on: Device = device, name: str = "llvm") -> Shipped:
         library = libraries(tmp_path / job.id, job.id.encode())
-        to = JobTarget(name, on.target, on, "tc")
-        return shipped(journal, job, to, library, speedup).digest
+        made = shipped(journal, job, JobTarget(name, on.target, on, "tc"), library, speedup)
+        return Shipped(made.digest, job.id, made.path)
 
     first = add(of(1.0))
-    assert shipped_before(journal, mine, target)["digest"] == first
+    assert shipped_before(journal, mine, target) == first
     second = add(of(2.0))
-    assert shipped_before(journal, mine, target)["digest"] == second, "the newer one"
+    assert shipped_before(journal, mine, target) == second, "the newer one"
     add(of(3.0), speedup=1.2)
     add(of(4.0, name="another"))
     add(of(5.0), on=other)
     add(of(6.0), name="host")
     add(of(10.0))
-    assert shipped_before(journal, mine, target)["digest"] == second
-    assert shipped_before(journal, of(2.0), target)["digest"] == first, "as it was then"
-    assert other.fingerprint != device.fingerprint
+    assert shipped_before(journal, mine, target) == second
+    assert shipped_before(journal, of(2.0), target) == first, "as it was then"
+
+
+def test_speed_ups_over_the_untuned_builds_of_two_tunefarms_are_not_compared(
+    journal: Journal, device: Device, tmp_path: Path
+) -> None:
+    """As the registry does not, whose tags say which one it was."""
+    target = JobTarget("llvm", device.target, device, "tc")
+    shipped(journal, of(1.0), target, libraries(tmp_path / "1", b"1"))
+    for created, by in ((2.0, None), (3.0, "0.0.1")):
+        library = libraries(tmp_path / f"{created}", by.encode() if by else b"none")
+        made = shipped(journal, of(created), target, library, 1.2, by)
+        found = shipped_before(journal, of(9.0), target)
+        assert found is not None
+        assert found.digest == made.digest, "the newer one, slower as it may seem"
+
+
+def test_a_record_that_is_damaged_is_passed_over(
+    journal: Journal, device: Device, tmp_path: Path
+) -> None:
+    target = JobTarget("llvm", device.target, device, "tc")
+    whole = shipped(journal, of(1.0), target, libraries(tmp_path / "1", b"1"))
+    shipped(journal, of(2.0), target, libraries(tmp_path / "2", b"2"))
+    with sqlite3.connect(journal.home.root / "journal.db") as raw:
+        raw.execute("update job_targets set toolchain = 'x' where job = 'net-2'")
+    raw.close()
+    found = shipped_before(journal, of(9.0), target)
+    assert found is not None
+    assert found.digest == whole.digest
 
 
 def test_it_is_laid_out_as_it_was(journal: Journal, device: Device, tmp_path: Path) -> None:
     target = JobTarget("llvm", device.target, device, "tc")
     library = libraries(tmp_path / "made", b"code", b"many weights")
-    made = shipped(journal, of(1.0), target, library)
-    artifact = open_alike(made.path, (X,), (Y,), target)
+    shipped(journal, of(1.0), target, library)
+    found = shipped_before(journal, of(2.0), target)
+    assert found is not None
+    artifact = open_alike(found, (X,), (Y,), target)
     lay_out(artifact, tmp_path / "job" / "previous.so")
     assert (tmp_path / "job" / "previous.so").read_bytes() == b"code"
     assert weights.beside(tmp_path / "job" / "previous.so").read_bytes() == b"many weights"
     assert is_same(artifact, library)
     assert not is_same(artifact, libraries(tmp_path / "one", b"kode", b"many weights"))
     assert not is_same(artifact, libraries(tmp_path / "two", b"code", b"other weights"))
-    assert sorted(artifact.manifest["files"]) == sorted(open_artifact(made.path).manifest["files"])
 
 
 def test_what_cannot_run_beside_it_is_refused(
@@ -123,17 +170,22 @@ def test_what_cannot_run_beside_it_is_refused(
 ) -> None:
     target = JobTarget("llvm", device.target, device, "tc")
     made = shipped(journal, of(1.0), target, libraries(tmp_path / "made", b"code"))
+    other = shipped(journal, of(2.0), target, libraries(tmp_path / "other", b"kode"))
+    found = Shipped(made.digest, "net-1", made.path)
     wider = dataclasses.replace(X, shape=(8,))
     with pytest.raises(ArtifactError, match="other inputs"):
-        open_alike(made.path, (wider,), (Y,), target)
+        open_alike(found, (wider,), (Y,), target)
     with pytest.raises(ArtifactError, match="other outputs"):
-        open_alike(made.path, (X,), (Y, Y), target)
-    newer = dataclasses.replace(device, toolchain=(("tvm", "9.1"),))
-    with pytest.raises(ArtifactError, match=r"needs the TVM runtime 0\.27"):
-        open_alike(made.path, (X,), (Y,), dataclasses.replace(target, device=newer))
+        open_alike(found, (X,), (Y, Y), target)
+    for toolchain in ((("tvm", "9.1"),), ()):
+        newer = dataclasses.replace(device, toolchain=toolchain)
+        with pytest.raises(ArtifactError, match=r"needs the TVM runtime 0\.27"):
+            open_alike(found, (X,), (Y,), dataclasses.replace(target, device=newer))
     with pytest.raises(ArtifactError, match="no artifact"):
-        open_alike(tmp_path / "gone.tfa", (X,), (Y,), target)
-    artifact = open_alike(made.path, (X,), (Y,), target)
+        open_alike(dataclasses.replace(found, path=tmp_path / "gone.tfa"), (X,), (Y,), target)
+    with pytest.raises(ArtifactTampered, match="another artifact"):
+        open_alike(dataclasses.replace(found, path=other.path), (X,), (Y,), target)
+    artifact = open_alike(found, (X,), (Y,), target)
     for part in (LIBRARY, WEIGHTS):
         listed = {**artifact.manifest["files"]}
         listed[part] = {"bytes": listed[part]["bytes"], "sha256": "0" * 64}
@@ -146,21 +198,20 @@ def test_what_cannot_run_beside_it_is_refused(
 def test_what_is_known_of_it(journal: Journal, device: Device) -> None:
     journal.add_job(of(1.0), [JobTarget("llvm", device.target, device, "tc")])
     assert previous(journal, "net-1", "llvm") is None
-    said = {"digest": "d", "of": "net-0"}
-    journal.add_event("net-1", PREVIOUS, target="llvm", same=True, **said)
+    found = Shipped("d", "net-0", Path("net.tfa"))
+    note_previous(journal, "net-1", "llvm", found, same=True)
+    assert noted_previous(journal, "net-1", "llvm") == (found, True)
     assert previous(journal, "net-1", "cuda") is None
-    same = previous(journal, "net-1", "llvm")
-    assert same == {
-        "digest": "d",
-        "job": "net-0",
-        "speedup": None,
-        "speedup_ci95": None,
-        "verdict": "SAME",
-    }
-    journal.add_event("net-1", PREVIOUS, target="llvm", same=False, **said)
-    assert previous(journal, "net-1", "llvm")["verdict"] == "UNMEASURED"
+    nothing = {"digest": "d", "job": "net-0", "speedup": None, "speedup_ci95": None}
+    unmeasured = {**nothing, "verdict": "UNMEASURED"}
+    assert previous(journal, "net-1", "llvm") == unmeasured, "not before there is a verdict"
+    note_previous(journal, "net-1", "llvm", found, same=False)
+    assert noted_previous(journal, "net-1", "llvm") == (found, False), "it is built anew"
     beside = Comparison(2e-3, 1e-3, 2.0, 1.9, 2.1, Verdict.FASTER)
     journal.add_verdict("net-1", "llvm", PREVIOUS, "d", beside)
-    found = previous(journal, "net-1", "llvm")
-    assert (found["verdict"], found["speedup"]) == ("FASTER", 2.0)
-    assert found["speedup_ci95"] == [1.9, 2.1]
+    measured = previous(journal, "net-1", "llvm")
+    assert measured is not None
+    assert (measured["verdict"], measured["speedup"]) == ("FASTER", 2.0)
+    assert measured["speedup_ci95"] == [1.9, 2.1]
+    note_previous(journal, "net-1", "llvm", dataclasses.replace(found, digest="e"), same=False)
+    assert previous(journal, "net-1", "llvm") == {**unmeasured, "digest": "e"}

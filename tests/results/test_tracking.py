@@ -10,7 +10,7 @@ import pytest
 from tests.results.test_journal import make_job
 from tunefarm.devices.device import Device
 from tunefarm.home import Home
-from tunefarm.results.facts import JobTarget
+from tunefarm.results.facts import PACKAGED, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.tracking import _Sync, experiment_of, prepare_environment
 
@@ -33,6 +33,7 @@ def test_an_alias_stays_with_what_is_faster_and_the_other_version_says_so(
     for name, created, verdict, interval in made:
         job = dataclasses.replace(make_job(job=name), created=created)
         journal.add_job(job, [target])
+        journal.add_event(name, PACKAGED, target="llvm", tunefarm="9")
         sync = _Sync(journal, job, home.mlflow_uri)
         experiment = experiment_of(sync.client, "tests", home)
         run = sync.client.create_run(experiment).info.run_id

@@ -67,3 +67,22 @@ def test_a_process_that_is_run_again_counts_once(journal: Journal) -> None:
     for first_s in (0.004, 0.009):
         measured(journal, 0, "tuned", first_s, tail=1)
     assert document(journal, "net-1", "llvm")[1]["first_ms"] == pytest.approx(4.0)
+
+
+def test_a_process_in_a_slow_phase_counts_like_the_others_and_none_alone(journal: Journal) -> None:
+    """It has fewer samples in its time; a quantile that only one has gone beyond is none."""
+    for process in range(6):
+        slow = process == 0
+        tail = tuple((5e-3 if slow else 1e-3) + n * 1e-6 for n in range(40 if slow else 170))
+        rows = [Measurement("tuned", "model", process, (1e-3,))]
+        rows.append(Measurement("tuned", "tail", process, tail))
+        journal.add_process("net-1", "llvm", "compare", process, rows)
+    (tuned,) = document(journal, "net-1", "llvm")
+    assert tuned["p90_ms"] is None, "of 240 samples, 40 are of the slow one"
+
+
+def test_memory_that_is_not_known_is_not_none_at_all(journal: Journal) -> None:
+    said = {"build": "tuned", "load_s": 0.02, "first_s": 0.1, "peak_bytes": 0}
+    journal.add_event("net-1", COLD, target="llvm", process=0, unit="u", **said)
+    journal.add_measurements("net-1", "llvm", [Measurement("tuned", "model", 0, (1e-3,))])
+    assert document(journal, "net-1", "llvm")[0]["peak_mb"] is None
