@@ -152,7 +152,8 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
         for p in tasks
         if p.baseline_s is not None
     )
-    runs = 1 + min(protocol.model_rounds, protocol.model_s / 2 / max(1e-4, model_s))
+    rounds = min(protocol.model_rounds, max(2.0, protocol.model_s / 2 / max(1e-4, model_s)))
+    runs = 1 + rounds
     if model_s > max(protocol.long_model_s, protocol.truncate_factor * tuned_s):
         runs = protocol.slow_calls
     callers = _callers(model_s, tuned_s, protocol.slow_model_s, protocol)

@@ -175,6 +175,17 @@ def test_who_is_not_far_behind_is_called_by_all_processes() -> None:
     assert closing(0.06) - closing(0.035) == pytest.approx(3 * 3 * 7.2, rel=0.4)
 
 
+def test_an_untuned_model_that_is_far_slower_is_called_few_times() -> None:
+    """From a tenth of a second on: three times in each of six processes."""
+
+    def closing(untuned_s: float, best: float) -> float:
+        return closing_s([progress("t", 1, untuned_s / 0.6, [best])], Protocol())
+
+    near, far = closing(0.3, 0.15), closing(0.3, 0.05)
+    assert near - far == pytest.approx(6 * (11 - 3) * 0.3, rel=0.2)
+    assert closing(0.11, 0.005) < closing(0.09, 0.005), "that is not long: it is called as before"
+
+
 def test_finals_take_no_more_than_tuning_leaves_them_while_that_can_be_had() -> None:
     tasks = [Progress(f"t{i}", 2, 0.1) for i in range(30)]  # an untuned model of six seconds
     protocol = Protocol()
