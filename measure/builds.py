@@ -43,7 +43,8 @@ def interleave(request: ModelRequest, steady: Steady | None = None) -> Compared:
         starts.append(start)
     protocol = request.protocol
     rng = random.Random(protocol.seed + request.process)
-    far = protocol.truncate_factor * min(first.values())
+    fastest = min(seconds for name, seconds in first.items() if name != PREVIOUS)
+    far = protocol.truncate_factor * fastest
     slow = {name for name, s in first.items() if s > max(far, protocol.long_model_s)}
     samples: dict[str, list[float]] = {name: [] for name in models}
     waited = steady.waited_s if steady is not None else 0.0

@@ -14,7 +14,6 @@ from tunefarm.results.facts import COLD
 from tunefarm.results.journal import Journal
 
 COLUMNS = ["build", "median_ms", "p90_ms", "p99_ms", "load_ms", "first_ms", "peak_mb", "samples"]
-
 SERVICE = ["p90_ms", "p99_ms", "load_ms", "first_ms", "peak_mb"]
 
 
