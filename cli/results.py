@@ -43,8 +43,8 @@ def service(row: dict[str, Any]) -> list[str]:
         "p90_ms": "90th percentile",
         "p99_ms": "99th",
     }
-    known = {key: words[key] for key in words if had.get(key) is not None}
-    parts = [f"{said} {format_latency(had[key])}" for key, said in known.items()]
+    known = [key for key in words if had.get(key) is not None]
+    parts = [f"{words[key]} {format_latency(had[key])}" for key in known]
     if had.get("peak_mb") is not None:
         parts.append(f"peak memory {had['peak_mb']:.0f} MB")
     if parts:
