@@ -171,7 +171,7 @@ class Away:
         here, own = platform.node(), whole_code()
         if own != self.code:
             raise JobError(f"the tunefarm of {here} is another one ({own}, not {self.code})")
-        wanted = [one for one in self.toolchain.split() if one.startswith(COMPILERS)]
+        wanted = [one for one in self.toolchain.split() if one.partition("-")[0] in COMPILERS]
         if builds and wanted and cuda_compiler() not in wanted:
             raise JobError(f"{here} compiles CUDA with {cuda_compiler()}, the job with {wanted[0]}")
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from tunefarm.devices.device import EMULATED
 from tunefarm.measure.cuda import PTX_DIRECTORY
+from tunefarm.measure.emulator.addresses import LaunchConfig, image_at, put
 from tunefarm.measure.emulator.stand_in import FUNCTIONS, GONE, GPU, TABLE
 
 INVALID, NOT_FOUND, NOT_PERMITTED, ILLEGAL_ADDRESS, NO_MEMORY = 1, 500, 900, 700, 2
@@ -65,16 +66,6 @@ def _let_go(table: Any, before: list[int]) -> None:
     """What is freed after the interpreter's end is no business of Python's."""
     for number, place in enumerate(before):
         table[number] = place
-
-
-class _LaunchConfig(ctypes.Structure):
-    _fields_ = (
-        *((f"{what}{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "xyz"),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", _P),
-        ("attributes", _P),
-        ("count", ctypes.c_uint),
-    )
 
 
 class Driver:
@@ -134,16 +125,20 @@ class Driver:
     def cuInit(self, _flags: int) -> None:
         return None
 
+    def cuGetExportTable(self, _place: int, _which: int) -> int:
+        """NVIDIA's compiler asks a driver for more than is published, and goes without."""
+        return NOT_FOUND
+
     def cuDriverGetVersion(self, place: int) -> None:
-        _set(place, _I, _CUDA)
+        put(place, _I, _CUDA)
 
     def cuDeviceGetCount(self, place: int) -> None:
-        _set(place, _I, 1)
+        put(place, _I, 1)
 
     cudaGetDeviceCount = cuDeviceGetCount
 
     def cuDeviceGet(self, place: int, number: int) -> None:
-        _set(place, _I, number)
+        put(place, _I, number)
 
     def cuDeviceGetName(self, place: int, length: int, _device: int) -> None:
         ctypes.memmove(place, EMULATED.encode() + b"\0", min(length, len(EMULATED) + 1))
@@ -170,12 +165,12 @@ class Driver:
             76: self._arch[1],
             97: 227 << 10,
         }
-        _set(place, _I, known.get(which, 0))
+        put(place, _I, known.get(which, 0))
 
     cudaDeviceGetAttribute = cuDeviceGetAttribute
 
     def cudaGetDevice(self, place: int) -> None:
-        _set(place, _I, 0)
+        put(place, _I, 0)
 
     def cudaSetDevice(self, number: int) -> int:
         return 0 if number == 0 else 101
@@ -184,17 +179,17 @@ class Driver:
         """Its name, its memory and its architecture: what TVM reads of it."""
         ctypes.memset(place, 0, 296)
         ctypes.memmove(place, EMULATED.encode(), len(EMULATED))
-        _set(place + 288, _L, _MEMORY)
+        put(place + 288, _L, _MEMORY)
 
     def cudaMemGetInfo(self, free: int, total: int) -> None:
-        _set(free, _L, _MEMORY)
-        _set(total, _L, _MEMORY)
+        put(free, _L, _MEMORY)
+        put(total, _L, _MEMORY)
 
     # ------------------------------------------------------------------------------ memory
 
     def cudaMalloc(self, place: int, size: int) -> int:
         try:
-            _set(place, _P, self.machine.memory.allocate(size))
+            put(place, _P, self.machine.memory.allocate(size))
         except MemoryError:
             return NO_MEMORY
         return 0
@@ -206,7 +201,7 @@ class Driver:
     def cudaMallocHost(self, place: int, size: int) -> None:
         held = ctypes.create_string_buffer(size)
         self._hosts[ctypes.addressof(held)] = held
-        _set(place, _P, ctypes.addressof(held))
+        put(place, _P, ctypes.addressof(held))
 
     def cudaFreeHost(self, address: int) -> None:
         self._hosts.pop(address, None)
@@ -237,7 +232,7 @@ class Driver:
     def cuModuleLoadData(self, place: int, image: int) -> int:
         from tunefarm.measure.emulator.ptx import parse
 
-        code = _image(image)
+        code = image_at(image)
         if code[:4] == b"\x7fELF":
             name = hashlib.sha256(code).hexdigest()
             file = Path(os.environ[PTX_DIRECTORY]) / f"{name}.ptx"
@@ -246,7 +241,7 @@ class Driver:
             code = file.read_bytes()
         number = next(self._numbers)
         self._modules[number] = parse(code.decode())
-        _set(place, _P, number)
+        put(place, _P, number)
         return 0
 
     def cuModuleUnload(self, module: int) -> None:
@@ -260,14 +255,14 @@ class Driver:
             return NOT_FOUND
         number = next(self._numbers)
         self._functions[number] = (self._modules[module], name.decode())
-        _set(place, _P, number)
+        put(place, _P, number)
         return 0
 
     def cuFuncSetAttribute(self, _function: int, _which: int, _value: int) -> None:
         return None
 
     def cuLaunchKernelEx(self, config: int, function: int, parameters: int, _extra: int) -> None:
-        given = _LaunchConfig.from_address(config)
+        given = LaunchConfig.from_address(config)
         module, name = self._functions[function]
         kernel = module.kernels[name]
         places = (_P * len(kernel.parameters)).from_address(parameters)
@@ -323,7 +318,7 @@ class Driver:
             print(f"GPU of paper: {words}", file=sys.stderr)
 
     def cuGetErrorName(self, code: int, place: int) -> None:
-        _set(place, _P, self.cudaGetErrorName(code))
+        put(place, _P, self.cudaGetErrorName(code))
 
     cuGetErrorString = cuGetErrorName
 
@@ -348,7 +343,7 @@ class Driver:
 
     def _new(self, place: int) -> int:
         number = next(self._numbers)
-        _set(place, _P, number)
+        put(place, _P, number)
         return number
 
     def cudaStreamCreate(self, place: int, _flags: int = 0) -> None:
@@ -378,7 +373,7 @@ class Driver:
 
     def cudaEventElapsedTime(self, place: int, begin: int, end: int) -> None:
         elapsed_s = self._events[end] - self._events[begin]
-        _set(place, ctypes.c_float, elapsed_s * 1e3)
+        put(place, ctypes.c_float, elapsed_s * 1e3)
 
     def cudaStreamBeginCapture(self, stream: int, _mode: int) -> None:
         self._capturing[stream] = []
@@ -387,7 +382,7 @@ class Driver:
         self._graphs[self._new(place)] = self._capturing.pop(stream)
 
     def cudaGraphGetNodes(self, graph: int, _nodes: int, place: int) -> None:
-        _set(place, ctypes.c_size_t, len(self._graphs[graph]))
+        put(place, ctypes.c_size_t, len(self._graphs[graph]))
 
     def cudaGraphInstantiate(self, place: int, graph: int, _flags: int) -> None:
         self._graphs[self._new(place)] = self._graphs[graph]
@@ -408,42 +403,25 @@ class Driver:
         return None
 
     def nvmlDeviceGetHandleByUUID(self, _uuid: bytes, place: int) -> None:
-        _set(place, _P, 1)
+        put(place, _P, 1)
 
     def nvmlDeviceGetClockInfo(self, _device: int, _which: int, place: int) -> None:
-        _set(place, ctypes.c_uint, 1000)
+        put(place, ctypes.c_uint, 1000)
 
     def nvmlDeviceGetTemperature(self, _device: int, _sensor: int, place: int) -> None:
-        _set(place, ctypes.c_uint, 40)
+        put(place, ctypes.c_uint, 40)
 
     def nvmlDeviceGetPowerUsage(self, _device: int, place: int) -> None:
-        _set(place, ctypes.c_uint, 50_000)
+        put(place, ctypes.c_uint, 50_000)
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, _device: int, place: int) -> None:
-        _set(place, ctypes.c_ulonglong, 0)
-
-
-def _set(place: int, kind: Any, value: Any) -> None:
-    kind.from_address(place).value = value
-
-
-def _image(place: int) -> bytes:
-    """Machine code, whose own header says how long it is, or text."""
-    head = ctypes.string_at(place, 64)
-    if head[:4] != b"\x7fELF":
-        return ctypes.string_at(place)
-    end = 0
-    for table, each, count in ((32, 54, 56), (40, 58, 60)):
-        start = int.from_bytes(head[table : table + 8], "little")
-        size = int.from_bytes(head[each : each + 2], "little")
-        number = int.from_bytes(head[count : count + 2], "little")
-        end = max(end, start + size * number)
-    return ctypes.string_at(place, end)
+        put(place, ctypes.c_ulonglong, 0)
 
 
 _STREAM = (_P,)
 _TYPES: dict[str, tuple[Any, ...]] = {
     "cuInit": (ctypes.c_uint,),
+    "cuGetExportTable": (_P, _P),
     "cuDriverGetVersion": (_P,),
     "cuDeviceGetCount": (_P,),
     "cuDeviceGet": (_P, _I),

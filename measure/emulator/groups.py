@@ -19,7 +19,7 @@ import numpy as np
 from tunefarm.measure.emulator.faults import EmulatorError, Race, Unsupported
 from tunefarm.measure.emulator.memory import ALL_OF_A_WARP, PIECE, WARP
 from tunefarm.measure.emulator.ptx import SIZES, Instruction, Literal, Vector
-from tunefarm.measure.emulator.values import UNSIGNED, Array
+from tunefarm.measure.emulator.values import UNSIGNED, Array, spread
 from tunefarm.measure.emulator.warps import multiplied, parts_of, shape_of
 
 Step = Callable[[Any], None]
@@ -122,9 +122,10 @@ def _warps_of(group: Array) -> Array:
 
 def _by_group(run: Any, value: Array) -> Array:
     """(blocks, groups, threads of a group); the last may be none, and lack some."""
-    full = np.broadcast_to(value, run.shape)
-    if lacking := -run.threads % GROUP:
-        full = np.pad(full, ((0, 0), (0, lacking)))
+    if not (lacking := -run.threads % GROUP):
+        return spread(value, run.shape).reshape(run.blocks, -1, GROUP)
+    full = np.zeros((run.blocks, run.threads + lacking), value.dtype)
+    full[:, : run.threads] = value
     return full.reshape(run.blocks, -1, GROUP)
 
 

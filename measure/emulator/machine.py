@@ -40,7 +40,7 @@ from tunefarm.measure.emulator.memory import (
 )
 from tunefarm.measure.emulator.ptx import SIZES, Kernel, Module, Register
 from tunefarm.measure.emulator.translate import Code, translate
-from tunefarm.measure.emulator.values import DTYPES, Array
+from tunefarm.measure.emulator.values import DTYPES, Array, spread
 
 _LANES = 8192
 """Threads that run at once, more or less: enough to make NumPy's calls worth it."""
@@ -324,7 +324,7 @@ class Run:
         each = values[0].dtype.itemsize
         size = each * len(values)
         memory, offsets = self.window(space, address, self.mask)
-        offsets = np.broadcast_to(offsets, self.shape)
+        offsets = spread(offsets, self.shape)
         places = memory.checked(offsets, size, self.mask)
         if memory is self.shared and self.watches:
             self.watched(self.shared.watch.writes, places, size)
@@ -333,7 +333,7 @@ class Run:
             self._touched(places, writes=True)
         active = self.mask
         for number, value in enumerate(values):
-            full = np.broadcast_to(value, self.shape)
+            full = spread(value, self.shape)
             if active is None:
                 memory.write(places + number * each, full)
             else:
@@ -342,8 +342,8 @@ class Run:
     def _touched(self, places: Array, writes: bool) -> None:
         if self.barriers.used:
             active = self.active()
-            block, thread = np.nonzero(np.broadcast_to(active, self.shape))
-            at = np.broadcast_to(places, self.shape)[block, thread]
+            block, thread = np.nonzero(spread(active, self.shape))
+            at = spread(places, self.shape)[block, thread]
             self.engine.touches(block, thread // WARP, at // PIECE, writes)
 
     def parameter(self, address: int) -> bytes:
@@ -362,7 +362,7 @@ class Run:
         memory, offsets = self.window(space, address, self.mask)
         if memory is self.shared and self.watches:
             raise Unsupported("combining in shared memory, which is watched")
-        offsets = np.broadcast_to(offsets, self.shape)
+        offsets = spread(offsets, self.shape)
         active = self.active()
         places = memory.checked(offsets, value.dtype.itemsize, active)
         found = np.zeros(self.shape, value.dtype)
@@ -404,8 +404,8 @@ class Run:
         return full.view(np.uint32) & mine, np.where(rank > 0, other, own)
 
     def watched(self, note: Callable[..., None], places: Array, size: int) -> None:
-        places = np.broadcast_to(places, self.shape)
-        thread, warp = (np.broadcast_to(one, self.shape) for one in (self.thread, self.warp))
+        places = spread(places, self.shape)
+        thread, warp = (spread(one, self.shape) for one in (self.thread, self.warp))
         active = self.active()
         note(places[active], size, thread[active], warp[active], self.moment[active])
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tunefarm.measure.emulator.faults import IllegalAddress, Race
-from tunefarm.measure.emulator.values import Array
+from tunefarm.measure.emulator.values import Array, spread
 
 GLOBAL = 1 << 40
 SHARED = 1 << 48
@@ -74,7 +74,7 @@ def _of_active(offsets: Array, mask: Array | None) -> Array:
     """`offsets`, where nobody is active that of somebody who is."""
     if mask is None:
         return offsets
-    full = np.broadcast_to(offsets, mask.shape)
+    full = spread(offsets, mask.shape)
     return np.where(mask, full, full[mask][0])
 
 

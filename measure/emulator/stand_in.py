@@ -30,7 +30,7 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
         *("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName"),
         *("cuDeviceGetAttribute", "cuDeviceGetUuid_v2", "cuModuleLoadData", "cuModuleUnload"),
         *("cuModuleGetFunction", "cuFuncSetAttribute", "cuLaunchKernelEx", "cuGetErrorName"),
-        *("cuGetErrorString", "cuTensorMapEncodeTiled"),
+        *("cuGetErrorString", "cuTensorMapEncodeTiled", "cuGetExportTable"),
     ),
     RUNTIME: (
         *("cudaGetDeviceCount", "cudaGetDevice", "cudaSetDevice", "cudaDeviceGetAttribute"),

@@ -25,7 +25,7 @@ from tunefarm.measure.emulator.ptx import (
     Vector,
     space_of,
 )
-from tunefarm.measure.emulator.values import DTYPES, UNSIGNED, Array, literal, resized
+from tunefarm.measure.emulator.values import DTYPES, UNSIGNED, Array, literal, resized, spread
 
 SPECIAL = {
     *(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"),
@@ -191,7 +191,7 @@ class _Translator:
         number, negated = guard.number, guard.negated
 
         def under(run: Any) -> None:
-            said = np.broadcast_to(run.registers[number] ^ negated, run.shape)
+            said = spread(run.registers[number] ^ negated, run.shape)
             before = run.mask
             mask = said if before is None else said & before
             if mask.any():

@@ -16,7 +16,7 @@ from tunefarm.measure.emulator.faults import EmulatorError, IllegalAddress, Unsu
 from tunefarm.measure.emulator.memory import ALL_OF_A_WARP, PIECE, WARP
 from tunefarm.measure.emulator.operations import COMBINED
 from tunefarm.measure.emulator.ptx import SIZES, Instruction, Operand, Pair, Vector, space_of
-from tunefarm.measure.emulator.values import UNSIGNED, Array, to_half, unpacked
+from tunefarm.measure.emulator.values import UNSIGNED, Array, spread, to_half, unpacked
 
 Step = Callable[[Any], None]
 _LANE = np.arange(WARP)
@@ -33,7 +33,7 @@ def parts_of(operand: Operand) -> tuple[Operand, ...]:
 
 def by_warp(run: Any, value: Array) -> Array:
     """(blocks, warps, threads of a warp)."""
-    return np.broadcast_to(value, run.shape).reshape(run.blocks, -1, WARP)
+    return spread(value, run.shape).reshape(run.blocks, -1, WARP)
 
 
 def together(run: Any) -> Array | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from tests.cuda import needs_compiler
 from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import parse_target
 from tunefarm.errors import UnsupportedTarget
-from tunefarm.measure import cuda
+from tunefarm.measure import cuda, nvrtc
 from tunefarm.measure.build import Builder, BuildRequest
-from tunefarm.measure.cuda import CudaError, Resources, block_sizes, code_sizes, read_report
+from tunefarm.measure.cuda import Resources, code_sizes, read_report
+from tunefarm.measure.cuda_source import CudaError, block_sizes, with_bounds
 
 SAID = """\
 ptxas info    : 0 bytes gmem
@@ -50,7 +53,7 @@ def test_what_is_no_machine_code_is_refused(data: bytes) -> None:
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(cuda, "_nvrtc", lambda: None)
+    monkeypatch.setattr(nvrtc, "version", lambda: "")
     cuda.cuda_compiler.cache_clear()
     try:
         with pytest.raises(UnsupportedTarget, match="no nvcc on the path") as error:
@@ -66,30 +69,62 @@ def test_kernels_say_how_they_are_launched_each_for_itself() -> None:
     others = "__device__ void tunefarm_registers_24() {}\n__device__ void f_cluster_of_2() {}\n"
     bodies = {"a": "", "b": "tunefarm_registers_24();", "c": "f_cluster_of_2(); f_cluster_of_2();"}
     source = others + "".join(f"{head.format(n)} {{ {body} }}\n" for n, body in bodies.items())
-    made = cuda.with_bounds(source)
+    made = with_bounds(source)
     assert head.format("a") in made
     assert (
         made.count("__launch_bounds__(384, 1) b(") == made.count("__launch_bounds__(384, 1)") == 1
     )
     clustered = "__cluster_dims__(2, 1, 1) __launch_bounds__(384) c("
     assert made.count(clustered) == made.count("__cluster_dims__") == 1
-    assert cuda.block_sizes(made) == {"a": 384, "b": 384, "c": 384}
-    assert cuda.with_bounds(others) == others
+    assert block_sizes(made) == {"a": 384, "b": 384, "c": 384}
+    assert with_bounds(others) == others
+
+
+@pytest.fixture(params=list(cuda.COMPILERS))
+def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Each of those that are here, in the other's absence."""
+    name: str = request.param
+    if not cuda.COMPILERS[name].version():
+        pytest.skip(f"there is no {name} here")
+    for other in cuda.COMPILERS.keys() - {name}:
+        monkeypatch.setattr(cuda.COMPILERS[other], "version", lambda: "")
+    cuda.cuda_compiler.cache_clear()
+    yield name
+    cuda.cuda_compiler.cache_clear()
+
+
+def test_the_later_release_compiles_and_of_the_same_the_quicker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def chosen(**versions: str) -> str:
+        for name, one in cuda.COMPILERS.items():
+            monkeypatch.setattr(one, "version", partial(versions.get, name, ""))
+        cuda.cuda_compiler.cache_clear()
+        return cuda.cuda_compiler()
+
+    try:
+        assert chosen(nvcc="13.0.88") == "nvcc-13.0.88"
+        assert chosen(nvcc="13.0.90", nvrtc="13.0.88") == "nvrtc-13.0.88"
+        assert chosen(nvcc="13.1.2", nvrtc="13.0.88") == "nvcc-13.1.2"
+        assert chosen(nvcc="9.2.1", nvrtc="13.0") == "nvrtc-13.0"
+    finally:
+        cuda.cuda_compiler.cache_clear()
 
 
 @needs_compiler
-def test_a_source_that_is_wrong_is_refused_in_the_compilers_words() -> None:
+def test_a_source_that_is_wrong_is_refused_in_the_compilers_words(compiler: str) -> None:
     with pytest.raises(CudaError, match="undefined"):
         cuda.compile_cuda('extern "C" __global__ void f(float* x) { x[0] = missing; }', "sm_80")
 
 
 @needs_compiler
-def test_machine_code_and_its_report() -> None:
+def test_machine_code_and_its_report(compiler: str) -> None:
     source = (
         'extern "C" __global__ void __launch_bounds__(64) scale(float* x) '
         "{ __shared__ float s[64]; s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); "
         "x[threadIdx.x] = 2.0f * s[63 - threadIdx.x]; }"
     )
+    assert cuda.cuda_compiler().startswith(f"{compiler}-")
     made = cuda.compile_cuda(source, "sm_90")
     assert made.cubin[:4] == b"\x7fELF"
     (one,) = made.resources
@@ -97,6 +132,66 @@ def test_machine_code_and_its_report() -> None:
     assert one.registers > 0
     assert one.code_bytes > 0
     assert cuda.compile_cuda(source, "sm_90").cubin == made.cubin
+
+
+TRAITS = """\
+static_assert(std::is_same_v<uint16_t, unsigned short> && !std::is_same<int64_t, int>::value);
+static_assert(sizeof(int64_t) == 8 && sizeof(uint64_t) == 8 && sizeof(uint32_t) == 4);
+static_assert(std::is_integral<char>::value && std::is_integral<int64_t>::value);
+static_assert(std::is_integral<bool>::value && !std::is_integral<float>::value);
+static_assert(std::is_unsigned<uint8_t>::value && !std::is_unsigned<int8_t>::value);
+static_assert(std::is_signed<int32_t>::value && std::is_signed<float>::value);
+static_assert(!std::is_signed<uint64_t>::value && std::is_floating_point<double>::value);
+static_assert(!std::is_floating_point<int>::value);
+template <class A> typename std::enable_if<std::is_integral<A>::value, int>::type f(A) { return 1; }
+template <class A> typename std::enable_if<!std::is_integral<A>::value, char>::type f(A) {
+  return 1;
+}
+static_assert(sizeof(f(1)) == 4 && sizeof(f(1.0f)) == 1);
+static_assert(std::is_same_v<std::conditional<true, int, char>::type, int>);
+static_assert(std::is_same_v<std::conditional<false, int, char>::type, char>);
+"""
+
+
+@pytest.mark.tvm
+@needs_compiler
+def test_headers_of_our_own_say_what_the_hosts_say(compiler: str) -> None:
+    """Behind what TVM begins its source with, whichever compiler reads it."""
+    import tvm
+
+    from tunefarm.measure import cubin, lowering  # noqa: F401  (the compiler without a runtime)
+    from tunefarm.search.replay import by_default, tvm_target
+
+    target = completed(parse_target("cuda:arch=sm_80"))
+    module = by_default(_product(64, "float16"), target)
+    (device,) = cubin.device_modules(tvm.tirx.build(module, target=tvm_target(target)))
+    source = device.inspect_source()
+    first = source.index('extern "C" __global__')
+    made = cuda.compile_cuda(source[:first] + TRAITS + source[first:], "sm_80")
+    assert len(made.resources) == 1
+    wrong = "static_assert(std::is_integral<float>::value);"
+    with pytest.raises(CudaError, match="assert"):
+        cuda.compile_cuda(source[:first] + wrong + source[first:], "sm_80")
+
+
+@pytest.mark.tvm
+@needs_compiler
+def test_what_hoppers_engine_feeds_compiles(compiler: str, tmp_path: Path) -> None:
+    """Its maps are a type of CUDA's own headers."""
+    import tvm
+
+    from tests.paper_gpu import trace_of
+    from tests.products import product
+    from tunefarm.measure.compile import run_build
+
+    module = product("float16", (128, 96, 128))
+    words = "tensor-tile cores=groups rows=128 columns=96 depth=64 stages=4 down=8 across=1"
+    workload = tmp_path / "workload.json"
+    workload.write_text(tvm.ir.save_json(module))
+    target = completed(parse_target("cuda:arch=sm_90"))
+    trace = trace_of(module, f"{words} feed=engine")
+    made = run_build(BuildRequest(workload, target, trace, tmp_path / "k.so"))
+    assert all(one.spill_bytes == 0 for one in made.resources)
 
 
 @pytest.fixture(scope="module")
@@ -262,8 +357,8 @@ def test_tensor_cores_are_not_made_to_wait_for_registers(
 
         return compiled
 
-    for name in ("_with_nvcc", "_with_nvrtc"):
-        monkeypatch.setattr(cuda, name, listened(getattr(cuda, name)))
+    for one in cuda.COMPILERS.values():
+        monkeypatch.setattr(one, "compiled", listened(one.compiled))
     module = product("float32", (192, 128, 32 * steps))
     words = "tensor-tile cores=groups rows=192 columns=128 depth=32 stages=4 down=8 across=1"
     target = completed(parse_target("cuda:arch=sm_90:precision=tf32"))
