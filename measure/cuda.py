@@ -54,6 +54,8 @@ class Compiled:
 
 COMPILERS = {"nvrtc": nvrtc, "nvcc": nvcc}
 """By the name that `cuda_compiler` begins with."""
+COMPILER = "TUNEFARM_CUDA_COMPILER"
+"""Environment variable: the one of them that is used, whichever is the later."""
 
 
 @cache
@@ -62,9 +64,16 @@ def cuda_compiler() -> str:
     identity.
 
     Raises:
-        UnsupportedTarget: nothing does.
+        UnsupportedTarget: nothing does, or not what the environment asks for.
     """
     found = {name: version for name, one in COMPILERS.items() if (version := one.version())}
+    if asked := os.environ.get(COMPILER):
+        if asked not in found:
+            raise UnsupportedTarget(
+                f"{COMPILER}={asked}: that compiler is not here",
+                hint=f"Here: {', '.join(found) or 'none'}; unset it to have the latest",
+            )
+        return f"{asked}-{found[asked]}"
     if not found:
         raise UnsupportedTarget(
             "nothing here compiles CUDA: there is no nvcc on the path, and no NVRTC",

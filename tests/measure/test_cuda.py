@@ -82,12 +82,11 @@ def test_kernels_say_how_they_are_launched_each_for_itself() -> None:
 
 @pytest.fixture(params=list(cuda.COMPILERS))
 def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Each of those that are here, in the other's absence."""
+    """Each of those that are here."""
     name: str = request.param
     if not cuda.COMPILERS[name].version():
         pytest.skip(f"there is no {name} here")
-    for other in cuda.COMPILERS.keys() - {name}:
-        monkeypatch.setattr(cuda.COMPILERS[other], "version", lambda: "")
+    monkeypatch.setenv(cuda.COMPILER, name)
     cuda.cuda_compiler.cache_clear()
     yield name
     cuda.cuda_compiler.cache_clear()
@@ -107,6 +106,11 @@ def test_the_later_release_compiles_and_of_the_same_the_quicker(
         assert chosen(nvcc="13.0.90", nvrtc="13.0.88") == "nvrtc-13.0.88"
         assert chosen(nvcc="13.1.2", nvrtc="13.0.88") == "nvcc-13.1.2"
         assert chosen(nvcc="9.2.1", nvrtc="13.0") == "nvrtc-13.0"
+        monkeypatch.setenv(cuda.COMPILER, "nvcc")
+        assert chosen(nvcc="12.9.1", nvrtc="13.0.88") == "nvcc-12.9.1"
+        with pytest.raises(UnsupportedTarget, match="nvcc: that compiler is not here") as error:
+            chosen(nvrtc="13.0.88")
+        assert "Here: nvrtc" in error.value.hint
     finally:
         cuda.cuda_compiler.cache_clear()
 
