@@ -89,6 +89,13 @@ DEFAULT_ENOUGH = 0.01
     "written to DIR, to be run there (python BUNDLE), and their reports awaited in DIR.",
 )
 @click.option(
+    "--per-bundle",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Measurements in a bundle at most: as many as --trials, and one bundle carries the whole "
+    "search, which then learns nothing on its way.  [default: 48]",
+)
+@click.option(
     "--priority",
     type=click.Choice(["low", "normal", "high"]),
     default="normal",
@@ -126,6 +133,7 @@ def command(
     seed: int,
     no_device: str,
     exchange: Path | None,
+    per_bundle: int | None,
     priority: str,
     tracking_uri: str | None,
     farm: str | None,
@@ -149,6 +157,8 @@ def command(
     from tunefarm.scheduler.desk import await_driver, start_driver
 
     digest = model_digest(model)
+    if per_bundle is not None and exchange is None:
+        raise click.UsageError("--per-bundle: of --measure-by-bundle alone")
     if exchange is not None:
         if farm is not None:
             raise click.UsageError("--measure-by-bundle: not with --farm, whose units are its own")
@@ -211,6 +221,7 @@ def command(
             "priority": priority,
             "farm": joined,
             "exchange": str(exchange.absolute()) if exchange else None,
+            "per_bundle": per_bundle,
             "skipped": skipped,
             "tracking_uri": tracking_uri or home.mlflow_uri,
         },

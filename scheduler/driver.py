@@ -43,6 +43,7 @@ from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.record import refuse_withdrawn
 from tunefarm.scheduler import actors, farm, learning
+from tunefarm.scheduler.exchange import SIZE, ByFile
 from tunefarm.scheduler.layout_trial import LayoutTrial
 from tunefarm.scheduler.pace import paced
 from tunefarm.scheduler.progress import Reporter, Snapshot
@@ -162,7 +163,8 @@ class _Driver:
         self.options = job.options
         self.farm: dict[str, str] | None = job.options.get("farm")
         exchange = job.options.get("exchange")
-        self.exchange = Path(exchange) if exchange else None
+        size = job.options.get("per_bundle") or SIZE
+        self.exchange = ByFile(Path(exchange), size) if exchange else None
         self.measures_here = self.farm is None and self.exchange is None
         self.locks: list[DeviceLock] = []
         self.devices: list[str] = []

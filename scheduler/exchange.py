@@ -47,7 +47,8 @@ from tunefarm.scheduler.messages import Assignment, Joined, Screen
 from tunefarm.scheduler.shipping import Depot
 
 SIZE = 48
-"""Measurements that a bundle holds at most."""
+"""Measurements that a bundle holds at most, where nobody says: of few the search learns soon, of
+many somebody carries few bundles."""
 _COPYING_S = 10.0
 """For which a file that cannot be read is taken for one that is being copied."""
 WHEELS = "wheels"
@@ -87,6 +88,15 @@ class _Out:
     def is_lost(self) -> bool:
         """Whether it is where it was put no more; its report counts all the same."""
         return not self.path.exists() and not report_of(self.path).exists()
+
+
+@dataclass(frozen=True)
+class ByFile:
+    """How a job's device is reached: bundles and reports lie in `directory`, `size` measurements in
+    a bundle at most."""
+
+    directory: Path
+    size: int = SIZE
 
 
 def _read(record: Path) -> _Out:

@@ -34,7 +34,7 @@ from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
 from tunefarm.scheduler.conductor import Conductor
 from tunefarm.scheduler.crew import Heard
-from tunefarm.scheduler.exchange import WHEELS, Exchange, device_of
+from tunefarm.scheduler.exchange import WHEELS, ByFile, Exchange, device_of
 from tunefarm.scheduler.finals import Finals
 from tunefarm.scheduler.fleet import Plan
 from tunefarm.scheduler.leases import Leases
@@ -81,7 +81,7 @@ class TargetRun:
         check: called between events; raises to end the run.
         sync: asks the tracker to catch up; quiet: waits until it has.
         on_farm: units and builders are those of a farm; else of this machine alone.
-        exchange: directory for bundles, where the device is reached by file.
+        exchange: where the device is reached by file.
         transfer: the cost model to start from.
         roof: of the device, where it is known.
     """
@@ -101,7 +101,7 @@ class TargetRun:
     quiet: Callable[[], None]
     waited: Callable[[float], None]
     on_farm: bool = False
-    exchange: Path | None = None
+    exchange: ByFile | None = None
     transfer: Path | None = None
     roof: Roof | None = None
     spent: bool = False
@@ -209,11 +209,11 @@ class TargetRun:
             devices.known[farm.this_node()] = {device.id: device}
         return RayCrew(plan, devices)
 
-    def _exchange(self, directory: Path) -> Exchange:
+    def _exchange(self, way: ByFile) -> Exchange:
         root = self.home.job_dir(self.job.id)
         device, resolved = self.target.device, self.target.resolved
-        runtime = runtime_files(directory / WHEELS, resolved.kind == "cuda")
-        return Exchange(directory, root, resolved, device, self._say, runtime)
+        runtime = runtime_files(way.directory / WHEELS, resolved.kind == "cuda")
+        return Exchange(way.directory, root, resolved, device, self._say, runtime, way.size)
 
     def _leave_lessons(self) -> None:
         """For later jobs; that they cannot be had is no reason to lose this one."""

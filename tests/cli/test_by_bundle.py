@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -84,17 +84,18 @@ class SimulatedGpu(SimulatedDevice):
 
 
 @contextmanager
-def carried(directory: Path, device: Device) -> Iterator[Counter[str]]:
-    """Somebody who carries bundles to the GPU, and brings the reports back: how many of which job
-    (or probe)."""
-    over, found = threading.Event(), Counter[str]()
+def carried(directory: Path, device: Device) -> Iterator[dict[str, list[int]]]:
+    """Somebody who carries bundles to the GPU, and brings the reports back: how many measurements
+    each had, by job (or probe)."""
+    over, found = threading.Event(), defaultdict[str, list[int]](list)
     gpu = replace(device, target=completed(parse_target(GPU)), sku="Paper GPU", id="paper-gpu")
 
     def carry() -> None:
         while not over.wait(0.2):
             for bundle in directory.glob("[!.]*.bundle"):
                 if not report_of(bundle).exists():
-                    found[read_bundle(bundle).job] += 1
+                    read = read_bundle(bundle)
+                    found[read.job].append(len(read.requests))
                     run_bundle(bundle, report_of(bundle), lambda _: None, gpu, SimulatedGpu())
 
     thread = threading.Thread(target=carry)
@@ -106,13 +107,14 @@ def carried(directory: Path, device: Device) -> Iterator[Counter[str]]:
         thread.join()
 
 
-def look_at(done: Done, bundles: Counter[str], home: Path, trials: int) -> None:
+def look_at(done: Done, bundles: dict[str, list[int]], home: Path, trials: int) -> None:
     """What such a job has come to, on record and in its artifact."""
     row, job = done.json["targets"][GPU], done.json["job"]
     assert row["verdict"] == "FASTER"
     assert row["speedup"] == pytest.approx(2.0, rel=0.05)
     assert row["candidates"] == trials
-    assert bundles[job] >= 5, "candidates, race, held-out runs, the model, its check"
+    assert len(bundles[job]) >= 5, "candidates, race, held-out runs, the model, its check"
+    assert max(bundles[job]) == 2, "as many in each as was asked for"
     journal = Journal(Home(home))
     assert {one.unit for one in journal.measurements(job, GPU)} == {"paper-gpu"}
     taken = journal.resources(job, GPU)
@@ -142,6 +144,8 @@ def test_a_gpu_that_no_network_leads_to(tmp_path: Path, device: Device) -> None:
                 3,
                 "--measure-by-bundle",
                 lab,
+                "--per-bundle",
+                2,
                 "--json",
             ),
             **env,
@@ -198,6 +202,8 @@ def test_options_that_do_not_go_together_are_refused(tmp_path: Path, home: Home)
         done = tunefarm("submit", model, *options)
         assert done.code == 2
         assert "--measure-by-bundle" in done.err
+    done = tunefarm("submit", model, "--per-bundle", 100)
+    assert (done.code, "--measure-by-bundle alone" in done.err) == (2, True)
     done = tunefarm("submit", model, "--targets", "cuda:arch=sm_11", "--no-device", "build")
     assert done.code == 4
     assert "no architecture 'sm_11' is known" in done.err
