@@ -23,6 +23,7 @@ from tunefarm.devices.standing import standing
 from tunefarm.errors import FarmUnreachable
 from tunefarm.home import Home
 from tunefarm.measure.code import whole_code
+from tunefarm.scheduler.ray_processes import without_what_no_job_needs
 
 DEVICE, BUILDER, CODE = "device:", "builder", "tunefarm:"
 """Names of what nodes offer."""
@@ -173,15 +174,16 @@ def devices_there(home: Home) -> list[dict[str, Any]]:
 def start_local(cpus: int, devices: Collection[str], builders: int) -> None:
     """A Ray of our own on this machine: `local`, for a stray cluster on it must not be joined."""
     _quiet()
-    ray.init(
-        address="local",
-        num_cpus=cpus,
-        resources=offers(devices, builders),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        configure_logging=True,
-    )
+    with without_what_no_job_needs():
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            resources=offers(devices, builders),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+        )
 
 
 def connect(address: str, token: Path) -> None:

@@ -52,7 +52,7 @@ class Joining:
         )
         return [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
-            *(*where, "--node-ip-address", self.host),
+            *(*where, "--node-ip-address", self.host, "--include-log-monitor", "false"),
             *("--num-cpus", str(2 * self.cores + 4), "--disable-usage-stats"),
             *("--resources", json.dumps(offers(self.devices, self.builders))),
         ]

@@ -1,0 +1,35 @@
+"""Which of Ray's processes a job's own Ray goes without.
+
+`ray.init` starts eight for a Ray of its own. Three of them are of no use to a job: the dashboard's
+server, which is started and waited for where no dashboard is asked for too; the autoscaler's
+monitor, where there is one machine; and the log monitor, whose lines nobody has asked for. Python,
+imported by all of them at once, is most of what starting takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+NOT_NEEDED = ("start_api_server", "start_monitor", "start_log_monitor")
+"""Methods of Ray's node, which are no public ones: what a later Ray calls otherwise it starts."""
+
+
+@contextmanager
+def without_what_no_job_needs() -> Iterator[None]:
+    """While a Ray is started inside."""
+    from ray._private.node import Node
+
+    kept = {name: getattr(Node, name) for name in NOT_NEEDED if hasattr(Node, name)}
+    for name in kept:
+        setattr(Node, name, _nothing)
+    try:
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(Node, name, method)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Instead of starting a process."""
