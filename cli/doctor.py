@@ -98,7 +98,7 @@ def _cuda() -> str:
     try:
         return cuda_compiler()
     except UnsupportedTarget as error:
-        return f"none, and none is needed for processors ({error.hint})"
+        return f"none, and none is needed for processors ({error.message}. {error.hint})"
 
 
 _CHECKS: dict[str, Callable[[], str]] = {

@@ -90,7 +90,7 @@ DEFAULT_ENOUGH = 0.01
 )
 @click.option(
     "--per-bundle",
-    type=click.IntRange(min=1),
+    type=click.IntRange(8, 10_000),
     metavar="N",
     help="Measurements in a bundle at most: as many as --trials, and one bundle carries the whole "
     "search, which then learns nothing on its way.  [default: 48]",

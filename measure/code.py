@@ -15,7 +15,8 @@ from pathlib import Path
 CODE = "code-"
 """What it begins with in a toolchain's words."""
 _ROOT = Path(__file__).parents[1]
-_COMPILING = ("compile", "cpu_passes", "cubin", "cuda", "gpu_passes", "lowering")
+_COMPILING = ("compile", "cpu_passes", "lowering")
+_FOR_GPUS = ("cubin", "cuda", "cuda_source", "gpu_passes", "nvcc", "nvrtc")
 _PROPOSING = (
     *("evolutionary", "guided", "learnt", "portfolio", "proposer", "random_search"),
     *("space", "strategy", "tiles", "tpe"),
@@ -29,7 +30,7 @@ def code_of(kind: str) -> str:
     Design spaces of processors leave all that they do in the trace; those of GPUs write whole
     kernels.
     """
-    return _digest(tuple(_files(kind == "cuda")))
+    return _digest(tuple(_files(for_gpus=kind == "cuda")))
 
 
 @cache
@@ -43,11 +44,12 @@ def whole_code() -> str:
     return hashlib.sha256(whole.encode()).hexdigest()[:8]
 
 
-def _files(with_spaces: bool) -> list[Path]:
+def _files(for_gpus: bool) -> list[Path]:
     search = _ROOT / "search"
     found = [one for one in search.glob("*.py") if one.stem not in _PROPOSING]
-    found += search.glob("spaces/**/*.py") if with_spaces else [search / "spaces" / "form.py"]
-    found += [_ROOT / "measure" / f"{name}.py" for name in _COMPILING]
+    found += search.glob("spaces/**/*.py") if for_gpus else [search / "spaces" / "form.py"]
+    compiling = (*_COMPILING, *(_FOR_GPUS if for_gpus else ()))
+    found += [_ROOT / "measure" / f"{name}.py" for name in compiling]
     return sorted(found)
 
 

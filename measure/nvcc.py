@@ -15,15 +15,12 @@ def version() -> str:
     """Of the `nvcc` on the path, such as ``13.0.88``; empty where there is none that runs."""
     if not shutil.which("nvcc"):
         return ""
-    said = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False)
+    try:
+        said = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
     found = re.search(r"\bV(\d+\.\d+\.\d+)", said.stdout)
     return found[1] if found and said.returncode == 0 else ""
-
-
-def include_directory() -> Path | None:
-    """Where the headers of the `nvcc` on the path lie."""
-    found = shutil.which("nvcc")
-    return Path(found).resolve().parents[1] / "include" if found else None
 
 
 def compiled(source: str, arch: str) -> tuple[bytes, bytes, str]:

@@ -27,7 +27,7 @@ from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest, assemble
 from tunefarm.measure.build import Builder, BuildRequest
 from tunefarm.measure.code import whole_code
-from tunefarm.measure.cuda import COMPILERS, cuda_compiler
+from tunefarm.measure.cuda import COMPILER, COMPILERS, cuda_compiler
 from tunefarm.measure.expected import ExpectedRequest, make_expected
 from tunefarm.measure.facts import Block
 from tunefarm.measure.on_paper import OnPaper, PaperRequest, check_on_paper
@@ -149,6 +149,21 @@ def _transfer(path: Path | None) -> Transfer | None:
         return None
 
 
+def check_compiler(toolchain: str) -> None:
+    """That CUDA is compiled here, in this process's environment, by what a job's `toolchain` names.
+
+    Raises:
+        JobError: it is by something else.
+        UnsupportedTarget: by nothing.
+    """
+    wanted = [one for one in toolchain.split() if one.partition("-")[0] in COMPILERS]
+    if wanted and (here := cuda_compiler()) not in wanted:
+        raise JobError(
+            f"{platform.node()} compiles CUDA with {here}, the job with {wanted[0]}",
+            hint=f"Set {COMPILER} to have the other one, if that is there; or submit anew.",
+        )
+
+
 @dataclass(frozen=True)
 class Away:
     """A worker's job is not on its machine: its directory is at `driver` where the driver is.
@@ -171,9 +186,8 @@ class Away:
         here, own = platform.node(), whole_code()
         if own != self.code:
             raise JobError(f"the tunefarm of {here} is another one ({own}, not {self.code})")
-        wanted = [one for one in self.toolchain.split() if one.partition("-")[0] in COMPILERS]
-        if builds and wanted and cuda_compiler() not in wanted:
-            raise JobError(f"{here} compiles CUDA with {cuda_compiler()}, the job with {wanted[0]}")
+        if builds:
+            check_compiler(self.toolchain)
 
     def site(self) -> Site:
         """To be made where the worker is."""
@@ -206,8 +220,9 @@ class Worker(Pulsed):
 class BuildWorker(Worker):
     """Builds candidates, and whole models, in children."""
 
-    def __init__(self, away: Away | None, limit_s: float) -> None:
+    def __init__(self, away: Away | None, limit_s: float, toolchain: str = "") -> None:
         super().__init__(away)
+        self._toolchain = toolchain
         self._builder = Builder(limit_s)
         self._builder.start()
 
@@ -217,6 +232,7 @@ class BuildWorker(Worker):
             JobError: see `Away.check`.
             UnsupportedTarget: nothing here compiles for the target.
         """
+        check_compiler(self._toolchain)  # whoever started Ray here has an environment of its own
         if self._away is not None:
             self._away.check(builds=True)
 

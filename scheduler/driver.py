@@ -284,6 +284,8 @@ class _Driver:
                     f"would make otherwise ({noted[0]} is not {here})",
                     hint="Resume it with the one that began it, or submit the model anew.",
                 )
+            if self.farm is None:
+                actors.check_compiler(target.toolchain)
 
     def _directory(self, target: JobTarget) -> Path:
         return self.home.job_dir(self.job.id) / target.name.replace("/", "-")

@@ -219,6 +219,7 @@ class Fleet:
                 actors.BuildWorker,
                 self._away(node.id),
                 self.plan.protocol.compile_limit_s,
+                self.plan.toolchain,
                 resources={farm.BUILDER: 1},
                 node=node.id,
             )

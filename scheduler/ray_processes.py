@@ -1,6 +1,6 @@
 """Which of Ray's processes a job's own Ray goes without.
 
-`ray.init` starts eight for a Ray of its own. Three of them are of no use to a job: the dashboard's
+`ray.init` starts seven for a Ray of its own. Three of them are of no use to a job: the dashboard's
 server, which is started and waited for where no dashboard is asked for too; the autoscaler's
 monitor, where there is one machine; and the log monitor, whose lines nobody has asked for. Python,
 imported by all of them at once, is most of what starting takes.
@@ -19,8 +19,11 @@ NOT_NEEDED = ("start_api_server", "start_monitor", "start_log_monitor")
 @contextmanager
 def without_what_no_job_needs() -> Iterator[None]:
     """While a Ray is started inside."""
-    from ray._private.node import Node
-
+    try:
+        from ray._private.node import Node
+    except ImportError:  # a later Ray's
+        yield
+        return
     kept = {name: getattr(Node, name) for name in NOT_NEEDED if hasattr(Node, name)}
     for name in kept:
         setattr(Node, name, _nothing)

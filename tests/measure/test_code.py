@@ -36,6 +36,9 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("search/winograd.py", {"llvm", "cuda"}),
         ("measure/lowering.py", {"llvm", "cuda"}),
         ("measure/cpu_passes.py", {"llvm", "cuda"}),
+        ("measure/gpu_passes.py", {"cuda"}),
+        ("measure/cuda_source.py", {"cuda"}),
+        ("measure/nvrtc.py", {"cuda"}),
         ("search/guided.py", set()),
         ("search/proposer.py", set()),
         ("measure/model.py", set()),
@@ -81,18 +84,27 @@ def test_nothing_that_writes_kernels_asks_what_only_proposes() -> None:
     """Or a change there would change kernels, and no digest."""
     proposing = {f"tunefarm.search.{name}" for name in code._PROPOSING}
     assert {(ROOT / "search" / f"{name}.py").exists() for name in code._PROPOSING} == {True}
-    for file in code._files(with_spaces=False):
+    for file in code._files(for_gpus=False):
         tree = ast.parse(file.read_text())
         asked = {one.module for one in ast.walk(tree) if isinstance(one, ast.ImportFrom)}
         assert not asked & proposing, file
 
 
-def test_whatever_lowers_kernels_counts() -> None:
-    tree = ast.parse((ROOT / "measure" / "lowering.py").read_text())
-    asked = {one.module or "" for one in ast.walk(tree) if isinstance(one, ast.ImportFrom)}
-    room = "tunefarm.measure."
-    of_measure = {name.removeprefix(room) for name in asked if name.startswith(room)}
-    assert {"cpu_passes", "gpu_passes"} <= of_measure <= {*code._COMPILING}
+def test_whatever_lowers_or_compiles_kernels_counts() -> None:
+    """And what that asks in its turn, of the same room."""
+    room, counting = "tunefarm.measure", {*code._COMPILING, *code._FOR_GPUS}
+    seen: set[str] = set()
+    left = {"lowering", "cubin"}
+    while left:
+        seen.add(name := left.pop())
+        tree = ast.parse((ROOT / "measure" / f"{name}.py").read_text())
+        for one in (one for one in ast.walk(tree) if isinstance(one, ast.ImportFrom)):
+            module = one.module or ""
+            if module == room:
+                left |= {alias.name for alias in one.names} - seen
+            elif module.startswith(f"{room}."):
+                left |= {module.removeprefix(f"{room}.")} - seen
+    assert {"cpu_passes", "gpu_passes", "cuda", "nvrtc", "nvcc", "cuda_source"} <= seen <= counting
 
 
 def test_a_job_is_not_resumed_by_code_that_makes_other_kernels(home: Home, device: Device) -> None:
