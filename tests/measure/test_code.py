@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.command import tunefarm
+from tests.cuda import needs_compiler
 from tests.results.test_journal import make_job
 from tunefarm.devices.device import Device
+from tunefarm.devices.gpu import completed
+from tunefarm.devices.target import parse_target
 from tunefarm.home import Home
 from tunefarm.measure import code
 from tunefarm.results.facts import JobTarget
@@ -120,3 +124,18 @@ def test_a_job_is_not_resumed_by_code_that_makes_other_kernels(home: Home, devic
     assert "submit the model anew" in other.err
     assert mine.code == 4, "it has been measured on a device that is not here"
     assert "would make otherwise" not in mine.err
+
+
+@needs_compiler
+def test_a_job_is_not_resumed_by_another_compiler(home: Home, device: Device) -> None:
+    journal = Journal(home)
+    target = completed(parse_target("cuda:arch=sm_80"))
+    tools = f"tvm-0.27 {code.CODE}{code.code_of('cuda')} nvcc-1.2.3"
+    nowhere = replace(device, target=target)
+    journal.add_job(make_job(job="other-1"), [JobTarget("cuda", target, nowhere, tools)])
+    journal.add_event("other-1", "interrupted")
+    journal.close()
+    other = tunefarm("resume", "other-1")
+    assert other.code == 5
+    assert "the job with nvcc-1.2.3" in other.err
+    assert "TUNEFARM_CUDA_COMPILER" in other.err

@@ -44,6 +44,10 @@ def test_a_worker_with_another_tunefarm_or_compiler_makes_nothing(
     older.check(builds=False)
     with pytest.raises(JobError, match=r"CUDA with nvcc-13\.0\.88, the job with nvcc-12\.4\.0"):
         older.check(builds=True)
+    actors.check_compiler(tools)
+    with pytest.raises(JobError, match=r"the job with nvcc-12\.4\.0") as error:
+        actors.check_compiler(older.toolchain)
+    assert "TUNEFARM_CUDA_COMPILER" in error.value.hint
 
 
 @pytest.mark.ray
