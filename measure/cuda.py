@@ -67,7 +67,7 @@ def cuda_compiler() -> str:
         UnsupportedTarget: nothing does, or not what the environment asks for.
     """
     asked = os.environ.get(COMPILER)
-    among = {asked: COMPILERS[asked]} if asked in COMPILERS else {} if asked else COMPILERS
+    among = {name: one for name, one in COMPILERS.items() if not asked or name == asked}
     found = {name: version for name, one in among.items() if (version := one.version())}
     if asked and not found:
         raise UnsupportedTarget(

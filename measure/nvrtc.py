@@ -106,7 +106,7 @@ def _candidates() -> Iterator[tuple[ctypes.CDLL, Path]]:
     can be loaded here, and where their headers may be."""
     for root in (*nvidia_packages(), _TOOLKIT):
         headers = sorted({one.parent for one in root.glob("**/cuda_fp16.h")}, reverse=True)
-        for file in sorted(root.glob("**/libnvrtc.so.*"), reverse=True):
+        for file in sorted(root.glob("**/libnvrtc.so.*"), key=_numbers_of, reverse=True):
             try:
                 # It opens this one by its name alone.
                 for part in file.parent.glob("libnvrtc-builtins.so.*"):
@@ -120,6 +120,11 @@ def _candidates() -> Iterator[tuple[ctypes.CDLL, Path]]:
             yield ctypes.CDLL(name), _SYSTEM / "include"
         except OSError:
             continue
+
+
+def _numbers_of(file: Path) -> list[int]:
+    """Of its name, whichever directory it lies in."""
+    return [int(number) for number in re.findall(r"\d+", file.name)]
 
 
 def _release_of(include: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cuda import needs_compiler
+from tunefarm.devices.cuda_runtime import nvidia_packages
 from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import parse_target
 from tunefarm.errors import UnsupportedTarget
@@ -141,6 +142,44 @@ def test_machine_code_and_its_report(compiler: str) -> None:
     assert one.registers > 0
     assert one.code_bytes > 0
     assert cuda.compile_cuda(source, "sm_90").cubin == made.cubin
+
+
+def test_a_library_that_is_not_all_there_is_not_taken_for_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packages that lack the headers of tensor cores, and another processor's library."""
+    real = next((f for r in nvidia_packages() for f in r.glob("**/libnvrtc.so.*")), None)
+    if real is None:
+        pytest.skip("NVRTC is not here as a package: pip install 'tunefarm[cuda]'")
+    for part in ("lib", "include"):
+        (tmp_path / part).mkdir()
+        for one in (real.parents[1] / part).iterdir():
+            if one.name != "crt":
+                (tmp_path / part / one.name).symlink_to(one)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "libnvrtc.so.99").write_bytes(b"another processor's")
+    monkeypatch.setattr(nvrtc, "nvidia_packages", lambda: [tmp_path])
+    monkeypatch.setattr(nvrtc, "_TOOLKIT", tmp_path / "none")
+    monkeypatch.setattr(nvrtc, "_NAMES", ())
+    nvrtc._found.cache_clear()
+    try:
+        assert nvrtc.version() == ""
+        (tmp_path / "include" / "crt").symlink_to(real.parents[1] / "include" / "crt")
+        nvrtc._found.cache_clear()
+        assert nvrtc.version().count(".") == 2
+    finally:
+        nvrtc._found.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("files", "first"),
+    [
+        (("cu13/lib/libnvrtc.so.13", "cuda_nvrtc/lib/libnvrtc.so.12"), "cu13/lib/libnvrtc.so.13"),
+        (("lib/libnvrtc.so.13.0.88", "lib/libnvrtc.so.9.2"), "lib/libnvrtc.so.13.0.88"),
+    ],
+)
+def test_of_several_libraries_the_latest_is_tried_first(files: tuple[str, ...], first: str) -> None:
+    assert max(map(Path, files), key=nvrtc._numbers_of) == Path(first)
 
 
 TRAITS = """\
