@@ -359,12 +359,3 @@ def spawn(
     if node is not None:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(**options)(worker).remote(*args)
-
-
-def _gather(references: list[Any]) -> list[Any]:
-    ray.wait(references, num_returns=max(1, len(references)))  # nothing runs on when one fails
-    return [ray.get(reference) for reference in references]
-
-
-gather: Any = ray.remote(num_cpus=0)(_gather)
-"""A task that is done when all of its references are."""

@@ -168,7 +168,8 @@ class _Driver:
         self.measures_here = self.farm is None and self.exchange is None
         self.locks: list[DeviceLock] = []
         self.devices: list[str] = []
-        self.tracker: Any = None
+        self.is_told = False
+        """Whether MLflow is told of this job's end: not of one whose model cannot be imported."""
         self.pending_sync: Any = None
         self.last_check = 0.0
         self.started = time.monotonic()
@@ -210,15 +211,7 @@ class _Driver:
             program = importing.result()
         finally:
             importing.close()
-        self.tracker = actors.spawn(
-            actors.Tracker,
-            self.home,
-            self.journal.url,
-            self.options["tracking_uri"],
-            cpus=0,
-            node=farm.this_node(),
-        )
-        self.sync()
+        self.is_told = True
         done: dict[str, Packaged] = {}
         failed: dict[str, TunefarmError] = {}
         packaged = {row["target"]: row for row in self.journal.artifacts(self.job.id)}
@@ -346,6 +339,7 @@ class _Driver:
         return max(0.0, whole - spent) / targets_left
 
     def _build_only(self, target: JobTarget, program: Program, targets_left: int) -> Packaged:
+        self.sync()
         transfer, _ = learning.begin(self.home, self.job)
         self._show("build")
         return UnmeasuredRun(
@@ -391,6 +385,7 @@ class _Driver:
         roof = self._roof(target) if here and on_processor and self.exchange is None else None
         if self.measures_here:
             program = self._in_faster_layout(target, program, protocol)
+        self.sync()  # while the first kernels are built: what is timed before need not wait for it
         transfer, note = learning.begin(self.home, self.job)
         if note:
             self.reporter.line(f"{target.name}: {note}")
@@ -447,6 +442,18 @@ class _Driver:
                     self.reporter.line(f"device {device} is {found.words()}")
                     raise Interrupted("its device may not be used")
 
+    @functools.cached_property
+    def tracker(self) -> Any:
+        """Begun when it is first asked: importing MLflow takes seconds on a core."""
+        return actors.spawn(
+            actors.Tracker,
+            self.home,
+            self.journal.url,
+            self.options["tracking_uri"],
+            cpus=0,
+            node=farm.this_node(),
+        )
+
     def sync(self) -> None:
         """Ask the tracker to catch up, without waiting; at most one request at a time."""
         if self.pending_sync is not None:
@@ -473,8 +480,8 @@ class _Driver:
             return f"MLflow could not be written: {str(error).splitlines()[0]}"
 
     def tell_tracker(self) -> None:
-        """Let MLflow know of an end that is no success, where there is a tracker to tell it."""
-        if self.tracker is not None:
+        """Let MLflow know of an end that is no success."""
+        if self.is_told:
             self._finish_tracking()
 
     def _show(self, phase: str) -> None:

@@ -57,6 +57,9 @@ class _Asked:
     """Who works on it besides."""
     due: float
     """`time.monotonic()` at which it is given up."""
+    parts: Sequence[Any] = ()
+    """References to all parts of an answer in several: waited for one after another, so that
+    nothing runs on when one has failed."""
 
 
 @dataclass
@@ -109,6 +112,7 @@ class RayCrew:
     def give(self, assignment: Assignment, work: Any) -> None:
         worker: Worker | None = None
         helpers: Sequence[Worker] = ()
+        parts: Sequence[Any] = ()
         match assignment.instruction:
             case Propose():
                 worker = self._searcher
@@ -136,15 +140,14 @@ class RayCrew:
             case Step() if work:
                 helpers = self._at_home() or tuple(self.fleet.builders)
                 workers = itertools.cycle(helpers)
-                made = [
+                parts = [
                     self._ask(one, "assemble", r) for one, r in zip(workers, work, strict=False)
                 ]
-                here = farm.on(self.fleet.here)  # where the answers are to come anyway
-                reference = actors.gather.options(scheduling_strategy=here).remote(made)
+                reference = parts[0]
             case _:
                 reference = ray.put([])
         due = time.monotonic() + self.limits[type(assignment.instruction)]
-        self._asked[reference] = _Asked(assignment, worker, helpers, due)
+        self._asked[reference] = _Asked(assignment, worker, helpers, due, parts)
 
     def _at_home(self) -> list[Worker]:
         """Builders to which a whole model need not be sent."""
@@ -195,10 +198,13 @@ class RayCrew:
         if reference not in self._asked:
             return []  # of a unit that was dropped just now
         asked = self._asked.pop(reference)
+        if asked.parts and reference != asked.parts[-1]:
+            self._asked[asked.parts[asked.parts.index(reference) + 1]] = asked
+            return []
         instruction, lease = asked.assignment.instruction, asked.assignment.lease
         try:
-            answer = ray.get(reference)
-        except _DEATHS as error:  # a `RayTaskError` too, of what waited for one that died
+            answer = ray.get(asked.parts or reference)
+        except _DEATHS as error:
             return self._death(asked, str(error).splitlines()[0])
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, DeviceLost):
