@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,35 +63,56 @@ def pull(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Fetch an artifact from the registry by name and alias (its target); checked on arrival."""
-    from tunefarm.errors import ArtifactError, ArtifactTampered, UsageError
+    """Fetch an artifact from the registry by name and alias; checked on arrival.
+
+    The alias is its target, and may be left out where there is only one.
+    """
+    from tunefarm.errors import ArtifactTampered, UsageError
     from tunefarm.home import Home
     from tunefarm.results.artifact_file import open_artifact, verify
 
     name, _, alias = reference.partition("@")
-    if tracking_uri is None:
-        path, digest = open_desk(farm, token).fetch(name, alias or None, output)
-    elif farm is None:
-        from tunefarm.results import tracking
-
-        home = Home.from_environment().prepare()
-        path, digest = tracking.pull(home, tracking_uri, name, alias or None, output)
-    else:
+    if tracking_uri is not None and farm is not None:
         raise UsageError("--tracking-uri and --farm are two places: name one of them")
-    try:
-        artifact = open_artifact(path)
+    # Under its name there is only what is known to be whole: what was there before, until then.
+    with _new_directory(output) as place:
+        if tracking_uri is None:
+            found, digest = open_desk(farm, token).fetch(name, alias or None, place)
+        else:
+            from tunefarm.results import tracking
+
+            home = Home.from_environment().prepare()
+            found, digest = tracking.pull(home, tracking_uri, name, alias or None, place)
+        artifact = open_artifact(found)
         if artifact.digest != digest:
             raise ArtifactTampered(
                 f"{reference}: the registry promised {digest[:12]}, this is {artifact.digest[:12]}"
             )
         verify(artifact)
-    except ArtifactError:
-        path.unlink()
-        raise
+        path = output / found.name
+        os.replace(found, path)
     if as_json:
         show_json({"path": str(path), "digest": digest})
     else:
         click.echo(f"{path}  {digest}")
+
+
+@contextlib.contextmanager
+def _new_directory(inside: Path) -> Iterator[Path]:
+    """One inside a directory, which is made if it is not there, gone afterwards.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    from tunefarm.errors import UsageError
+
+    try:
+        inside.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix=".tunefarm-", dir=inside)
+    except OSError as error:
+        raise UsageError(f"nothing can be put in {inside}: {error.strerror or error}") from None
+    with made as directory:
+        yield Path(directory)
 
 
 @command.command("inspect")
@@ -135,7 +160,7 @@ def inspect(path: Path, as_json: bool) -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 @json_option
 def verify_(path: Path, as_json: bool) -> None:
-    """Check every byte against the manifest. Exit code 6 when anything is off."""
+    """Check every part against the manifest. Exit code 6 when anything is off."""
     from tunefarm.results.artifact_file import open_artifact, verify
 
     artifact = open_artifact(path)

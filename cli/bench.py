@@ -130,12 +130,13 @@ def _benched(
     protocol: BenchProtocol,
 ) -> dict[str, Any]:
     """One model's document, recorded."""
-    from tunefarm.devices.registry import local_devices
+    from tunefarm.devices.registry import device_for, local_devices
+    from tunefarm.devices.target import make_target
     from tunefarm.results.bench import Watch, bench
     from tunefarm.results.bench_figures import figures
     from tunefarm.results.bench_record import keep, record
 
-    (device,) = local_devices(home)
+    device = device_for(make_target("llvm", {}), local_devices(home))
     with _subject(home, model, artifact, shapes, threads) as (subject, directory):
         with alone(device, "bench"), steadied(home, device) as machine:
             watch = Watch(

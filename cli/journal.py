@@ -9,6 +9,8 @@ import click
 
 from tunefarm.cli.common import Moment, json_option, show_json
 
+_MEND = "Mend it: tunefarm journal check --mend (a job does so before it begins)."
+
 
 @click.group("journal")
 def command() -> None:
@@ -31,10 +33,14 @@ def check(mend: bool, as_json: bool) -> None:
     from tunefarm.errors import StoreError
     from tunefarm.home import Home
     from tunefarm.results.journal import Journal
+    from tunefarm.results.store import DamagedStore
 
-    journal = Journal(Home.from_environment().prepare())
+    try:
+        journal = Journal(Home.from_environment().prepare(), mends=mend)
+    except DamagedStore as error:
+        raise StoreError(f"the journal is damaged: {error.message}", hint=_MEND) from None
     damage = journal.damage()
-    mended = journal.mend() if mend and damage else None
+    mended = journal.mended or (journal.mend() if mend and damage else None)
     counts = journal.fact_counts()
     journal.close()
     if as_json:
@@ -47,7 +53,7 @@ def check(mend: bool, as_json: bool) -> None:
         found = ", ".join(f"{name} {count}" for name, count in damage.items())
         raise StoreError(
             f"the journal is damaged: {found}",
-            hint="Mend it: tunefarm journal check --mend (a job does so before it begins).",
+            hint=_MEND,
         )
     click.echo(mended.words() if mended else f"{sum(counts.values())} facts, all sound")
 

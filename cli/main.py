@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
 import traceback
 from typing import Any, ClassVar
@@ -77,6 +79,29 @@ def cli() -> None:
 
 def main(args: list[str] | None = None) -> Any:
     """Entry point: runs the command and turns errors into sentences and exit codes."""
+    code: Any = 1
+    try:
+        _run(args)
+        code = 0
+    except SystemExit as leave:
+        code = leave.code
+        raise
+    finally:
+        _leave(code)
+
+
+def _leave(code: Any) -> None:
+    """Where machines have died, Ray's own way of leaving a farm may end in a crash of its native
+    threads, and so would a command that has said everything. The farm notices that we are gone."""
+    farm = sys.modules.get("tunefarm.scheduler.farm")
+    if farm is not None and farm.has_joined():
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _run(args: list[str] | None) -> None:
     arguments = sys.argv[1:] if args is None else args
     as_json = "--json" in arguments
     try:

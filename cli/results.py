@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tunefarm.cli.common import format_latency, format_ratio, format_seconds
+from tunefarm.results.alias import alias_of, registered_name
 
 _COLUMNS = ("target", "verdict", "untuned", "tuned", "faster", "95 % interval", "time")
 
@@ -100,7 +101,11 @@ def show(found: dict[str, Any], farm: str | None = None, tracking_problem: str =
     for note in notes:
         click.echo(note)
     if farm is not None:
-        click.echo(f"fetch it: tunefarm artifacts pull {found['name']} --farm {farm}")
+        for target, row in found["targets"].items():
+            if row.get("verdict", "UNMEASURED") == "UNMEASURED":  # skipped, or not registered
+                continue
+            name = f"{registered_name(found['name'])}@{alias_of(target)}"
+            click.echo(f"fetch it: tunefarm artifacts pull {name} --farm {farm}")
         return
     click.echo(f"report: {found['report']}")
     if tracking_problem:

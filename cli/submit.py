@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import secrets
 import sys
@@ -232,6 +231,8 @@ def command(
         journal.close()
         _join(home, other, detach, as_json)
         return
+    if not detach:
+        import tunefarm.scheduler.driver  # noqa: F401 - Ray takes a second: before the job is there
     journal.add_job(job, chosen)
     if detach:
         try:
@@ -341,12 +342,6 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
     with contextlib.suppress(KeyboardInterrupt):  # whoever has had enough may leave
         if note := learning.learn(home):
             click.echo(note, err=True)
-    if joined:
-        # Where machines have died, Ray's own way of leaving a farm may end in a crash of its native
-        # threads, and so would a job that went well. The farm notices that we are gone.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
 
 
 def _packaged(home: Home, job: Job) -> dict[str, Any]:

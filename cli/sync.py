@@ -22,8 +22,13 @@ def command(job: str | None, as_json: bool) -> None:
 
     home = Home.from_environment().prepare()
     journal = Journal(home)
-    jobs = [journal.job(job)] if job else list(reversed(journal.jobs()))
-    jobs = [j for j in jobs if journal.status(j.id) in TERMINAL]
+    if job and journal.status(journal.job(job).id) == "running":
+        raise JobError(
+            f"job {journal.job(job).id} is running: its driver writes to MLflow",
+            hint="Wait for it: tunefarm watch; or stop it first.",
+        )
+    ended = [j for j in reversed(journal.jobs()) if journal.status(j.id) in TERMINAL]
+    jobs = [journal.job(job)] if job else ended
     outcome = {j.id: sync_job(journal, j.id, j.options["tracking_uri"]) for j in jobs}
     if as_json:
         show_json({"jobs": outcome})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,8 @@ def command(
 
     if (certificate is None) != (key is None):
         raise UsageError("--certificate and --key belong together")
+    if certificate is not None:
+        _check_certificate(certificate, key)
     home = Home.from_environment().prepare()
     token, users = make_token(token_path(home)), make_token(door_token_path(home))
     frame = Frame(host, door, certificate, key)
@@ -73,6 +76,22 @@ def command(
         ],
         lambda: _door(home, address, token, users, frame),
     )
+
+
+def _check_certificate(certificate: Path, key: Path | None) -> None:
+    """
+    Raises:
+        UsageError: the door could not speak TLS with them.
+    """
+    from tunefarm.errors import UsageError
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:  # `ssl`'s own errors are of the former
+        raise UsageError(
+            f"--certificate {certificate} with --key {key} cannot be used: {error}",
+            hint="Both are PEM files, the key without a password.",
+        ) from None
 
 
 def _door(home: Home, address: str, token: Path, users: Path, frame: Frame) -> Door:

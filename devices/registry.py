@@ -19,7 +19,7 @@ def registered(home: Home) -> tuple[Device, ...]:
     for path in sorted(home.devices.glob("*.json")):
         try:
             devices.append(device_from_dict(json.loads(path.read_text())))
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):  # it may just have been replaced
             continue
     return tuple(devices)
 
@@ -32,11 +32,12 @@ def register(home: Home, device: Device) -> None:
 def probe_and_register(home: Home) -> tuple[Device, ...]:
     """Probe this machine, and put what it has on record in place of what it had."""
     found = (*probe(), *_gpus())
-    for old in registered(home):
-        if old.host == cpu.host_name():
-            (home.devices / f"{old.id}.json").unlink(missing_ok=True)
     for device in found:
         register(home, device)
+    now = {device.id for device in found}
+    for old in registered(home):
+        if old.host == cpu.host_name() and old.id not in now:
+            (home.devices / f"{old.id}.json").unlink(missing_ok=True)
     return found
 
 

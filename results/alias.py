@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ def alias_of(target: str) -> str:
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in target)
 
 
+def shapes_of(job: Job) -> str:
+    """Those that the job gave the model's inputs: another batch is another artifact."""
+    return json.dumps(sorted(job.options.get("shapes") or []))
+
+
 def version_tags(
     job: Job, target: JobTarget, artifact: Mapping[str, Any], packaged_by: str | None
 ) -> dict[str, str]:
@@ -32,6 +38,7 @@ def version_tags(
         "tunefarm.job": job.id,
         "tunefarm.created": repr(job.created),
         "tunefarm.model": job.model_digest,
+        "tunefarm.shapes": shapes_of(job),
         "tunefarm.device": target.device.fingerprint,
         "tunefarm.verdict": str(summary["verdict"]),
     }
@@ -46,7 +53,8 @@ def version_tags(
 
 def takes_over(challenger: Mapping[str, str], holder: Mapping[str, str]) -> bool:
     """Whether the alias goes from the version tagged `holder` to the one tagged `challenger`: to
-    the newer job's, in whatever order they are registered, but for one model on one kind of device
+    the newer job's, in whatever order they are registered, but for one model with one shape of its
+    inputs on one kind of device
 
     - never to one that was SLOWER where both ran in the same processes;
     - where one toolchain has built both, never from one that is FASTER than untuned to one that is
@@ -58,7 +66,7 @@ def takes_over(challenger: Mapping[str, str], holder: Mapping[str, str]) -> bool
     against = _beside(challenger, holder)
     if against == Verdict.SLOWER:
         return False
-    if _are_alike(challenger, holder, _MODEL, _DEVICE, _TOOLCHAIN):
+    if _are_alike(challenger, holder, _MODEL, _SHAPES, _DEVICE, _TOOLCHAIN):
         faster, was_faster = (
             one.get("tunefarm.verdict") == Verdict.FASTER for one in (challenger, holder)
         )
@@ -70,7 +78,7 @@ def takes_over(challenger: Mapping[str, str], holder: Mapping[str, str]) -> bool
     return _number(challenger, "created", 0.0) >= _number(holder, "created", 0.0)
 
 
-_MODEL, _DEVICE = "tunefarm.model", "tunefarm.device"
+_MODEL, _SHAPES, _DEVICE = "tunefarm.model", "tunefarm.shapes", "tunefarm.device"
 _TOOLCHAIN = "tunefarm.toolchain"
 """What built the untuned model that speed-ups are over."""
 

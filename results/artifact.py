@@ -22,9 +22,10 @@ from tunefarm.measure import weights
 from tunefarm.measure.archive import pack
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.stats import Comparison, Verdict
-from tunefarm.results.artifact_file import LIBRARY, MANIFEST, SCHEMA, WEIGHTS
+from tunefarm.results.artifact_file import MANIFEST
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
+from tunefarm.results.manifest import LIBRARY, SCHEMA, WEIGHTS
 from tunefarm.results.pieces import described
 from tunefarm.results.sbom import sbom
 from tunefarm.results.shipped import previous

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import platform
-import re
 import sys
 import tempfile
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,22 +21,15 @@ from typing import IO, Any
 from tunefarm.devices import cpu
 from tunefarm.devices.gpu_driver import gpu_misfits
 from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampered
+from tunefarm.home import write_atomically
 from tunefarm.measure.archive import UNREADABLE
 from tunefarm.results import pieces
+from tunefarm.results.manifest import LIBRARY, read_manifest
 
 MANIFEST = "manifest.json"
-LIBRARY = "lib/model.so"
-WEIGHTS = "lib/model.weights"
-SCHEMA = 2
-"""Of the manifest. Before 2 a model's weights were inside its library."""
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
-_PART_LIMIT, _WEIGHTS_LIMIT = 4 * 2**30, 2**40
-"""Bytes of a part: weights are read in pieces, everything else in one."""
 _CHUNK = 1 << 20
 _LOCAL_HEADER = 30
 """Bytes of what stands before a part's name in a zip file."""
-_REQUIRED = {"name", "requires", "files", "threads", "inputs", "outputs", "target", "result"}
-_HOST = {"os", "machine", "cpu_features", "tvm_runtime"}
 
 
 @dataclass(frozen=True)
@@ -87,6 +79,26 @@ class Artifact:
             raise _too_long(self.path, name)
         self._check(name, memory[:count])
 
+    def check(self, name: str) -> None:
+        """Look at one part, whole and by its pieces; little of it is in memory at a time.
+
+        Raises:
+            ArtifactTampered: as `read`, or a piece is not the one listed.
+        """
+        size, entry = self._length(name), self.manifest["files"][name]
+        known = pieces.listed(entry, size)
+        try:
+            with _opened(self.path, name) as file:
+                found, whole, parts = pieces.digested(file, size, known[0] if known else _CHUNK)
+        except UNREADABLE as error:
+            raise _unreadable(self.path, name, error) from None
+        if found > size:
+            raise _too_long(self.path, name)
+        if whole != entry["sha256"]:
+            raise self._altered(name)
+        if known is not None and parts != known[1]:
+            raise ArtifactTampered(f"{self.path}: {name} is not made up of its pieces")
+
     def _length(self, name: str) -> int:
         """Bytes of a part, as listed."""
         listed = self.manifest["files"].get(name)
@@ -111,34 +123,12 @@ def open_artifact(path: Path) -> Artifact:
     Raises:
         ArtifactError: no such file.
         ArtifactTampered: not an artifact, cut short, or with a manifest that makes no sense.
+        ArtifactIncompatible: a newer tunefarm's.
     """
     if not path.exists():
         raise ArtifactError(f"there is no artifact {path}")
     data = _read_part(path, MANIFEST, 64 * 2**20)
-    try:
-        manifest = json.loads(data)
-        schema = int(manifest["schema"])
-        if schema > SCHEMA:
-            raise ArtifactIncompatible(
-                f"{path}: manifest schema {schema}; this tunefarm reads up to {SCHEMA}",
-                hint="Use a newer tunefarm.",
-            )
-        complete = manifest["complete"] is True and set(manifest) >= _REQUIRED
-        complete = complete and set(manifest["requires"]) >= _HOST
-        sound = all(
-            _NAME.fullmatch(name)
-            and isinstance(entry["bytes"], int)
-            and 0 <= entry["bytes"] <= (_WEIGHTS_LIMIT if name == WEIGHTS else _PART_LIMIT)
-            and entry["sha256"]
-            for name, entry in manifest["files"].items()
-        )
-        needed = {LIBRARY, WEIGHTS} if schema >= 2 else {LIBRARY}
-        complete = complete and set(manifest["files"]) >= needed
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactTampered(f"{path}: its manifest makes no sense ({error})") from None
-    if not sound or not complete:
-        raise ArtifactTampered(f"{path}: its manifest is not complete")
-    return Artifact(path, hashlib.sha256(data).hexdigest(), manifest)
+    return Artifact(path, hashlib.sha256(data).hexdigest(), read_manifest(data, str(path)))
 
 
 def _read_part(path: Path, name: str, limit: int) -> bytes:
@@ -214,11 +204,17 @@ def _unreadable(path: Path, name: str, error: Exception) -> ArtifactTampered:
     )
 
 
-def _parts(path: Path) -> set[str]:
+def _parts(path: Path) -> list[str]:
     if path.is_dir():
-        return {str(p.relative_to(path)) for p in path.rglob("*") if not p.is_dir()}
-    with zipfile.ZipFile(path) as archive:
-        return set(archive.namelist())
+        return [str(p.relative_to(path)) for p in path.rglob("*") if not p.is_dir()]
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except UNREADABLE as error:
+        raise _unreadable(path, "its list of parts", error) from None
+    if min(entry.header_offset for entry in entries):
+        raise ArtifactTampered(f"{path}: something lies before its first part")
+    return [entry.filename for entry in entries]
 
 
 def file_digest(path: Path) -> str:
@@ -231,16 +227,15 @@ def verify(artifact: Artifact) -> list[str]:
     """Read every part; the names of those that are sound.
 
     Raises:
-        ArtifactTampered: a part is missing, changed, or not in the manifest.
+        ArtifactTampered: a part is missing, changed, there twice, or not in the manifest.
     """
-    extra = _parts(artifact.path) - set(artifact.manifest["files"]) - {MANIFEST}
-    if extra:
-        raise ArtifactTampered(f"{artifact.path}: not in its manifest: {', '.join(sorted(extra))}")
-    for name, entry in artifact.manifest["files"].items():
-        data = artifact.read(name)
-        known = pieces.listed(entry, len(data))
-        if known is not None and not pieces.are(data, *known):
-            raise ArtifactTampered(f"{artifact.path}: {name} is not made up of its pieces")
+    parts, listed = _parts(artifact.path), {*artifact.manifest["files"], MANIFEST}
+    if extra := sorted(set(parts) - listed):
+        raise ArtifactTampered(f"{artifact.path}: not in its manifest: {', '.join(extra)}")
+    if twice := sorted(name for name, count in Counter(parts).items() if count > 1):
+        raise ArtifactTampered(f"{artifact.path}: there more than once: {', '.join(twice)}")
+    for name in artifact.manifest["files"]:
+        artifact.check(name)
     return sorted(artifact.manifest["files"])
 
 
@@ -292,26 +287,40 @@ def require_fit(artifact: Artifact) -> None:
         )
 
 
-def unpack_library(artifact: Artifact) -> Path:
-    """The model's library as a file named by its digest, checked on every use.
+@contextlib.contextmanager
+def unpacked_library(artifact: Artifact) -> Iterator[Path]:
+    """The model's library as a file named by its digest, checked on every use, to be loaded inside.
 
     It lies in ``TUNEFARM_CACHE`` (by default the user's cache directory): a library must not be
-    rewritten at a path from which it may have been loaded.
+    rewritten at a path from which it may have been loaded. Where that cannot be written, it is a
+    file that is gone afterwards.
+
+    Raises:
+        ArtifactIncompatible: there is no room for it.
     """
     data = artifact.read(LIBRARY)
     base = os.environ.get("TUNEFARM_CACHE") or os.environ.get("XDG_CACHE_HOME")
     root = Path(base) if base else Path.home() / ".cache"
     path = root / "tunefarm" / f"{artifact.manifest['files'][LIBRARY]['sha256']}.so"
-    if path.exists() and path.read_bytes() == data:
-        return path
+    if _holds(path, data):
+        yield path
+        return
+    with contextlib.ExitStack() as gone:
+        try:
+            file = tempfile.NamedTemporaryFile(prefix="tunefarm-", suffix=".so")  # noqa: SIM115
+            gone.enter_context(file)
+            file.write(data)
+            file.flush()
+        except OSError as error:
+            raise ArtifactIncompatible(f"{artifact.path}: no room to unpack: {error}") from None
+        yield Path(file.name)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    """Whether the file holds just this, as it did, or does now."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-    except OSError:
-        handle, temporary = tempfile.mkstemp(prefix="tunefarm-", suffix=".so")
-        path = Path(temporary)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    if str(path) != temporary:
-        os.replace(temporary, path)
-    return path
+        if not (path.exists() and path.read_bytes() == data):
+            write_atomically(path, data)
+    except OSError:  # another user's, or no room
+        return False
+    return True

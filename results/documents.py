@@ -16,6 +16,7 @@ from tunefarm.measure.roofline import known_roof
 from tunefarm.results.facts import Job
 from tunefarm.results.journal import Journal
 from tunefarm.results.tracking_record import run_ids
+from tunefarm.results.uris import without_password
 
 _EXIT = {"succeeded": 0, "interrupted": 130}
 
@@ -44,7 +45,10 @@ def status(journal: Journal, job: Job) -> dict[str, Any]:
         "status": now,
         "name": job.name,
         "targets": {**targets, **skipped},
-        "mlflow": {"tracking_uri": uri, "run_id": run_ids(journal, job.id, uri).get("run")},
+        "mlflow": {
+            "tracking_uri": without_password(uri),  # whoever may ask the door is told this
+            "run_id": run_ids(journal, job.id, uri).get("run"),
+        },
         "phase": phases[-1]["phase"] if phases else "import",
         "started": moment(job.created),
         "counts": journal.counts(job.id),

@@ -122,13 +122,16 @@ def run_round(turn: Turn) -> Found:
     """Runs in the child."""
     from tunefarm.results.loader import load
 
-    models = [load(path) for path in turn.artifacts]
+    # By turns: who is loaded first has other pages than the other one, in every process.
+    first = turn.process % 2
+    loaded = {side: load(turn.artifacts[side]) for side in (first, 1 - first)}
+    models = [loaded[0], loaded[1]]
     specs = [TensorSpec(one["name"], tuple(one["shape"]), one["dtype"]) for one in models[0].inputs]
     feed = {
         spec.name: make_input(spec, 1000 * turn.process + index, positive=False)
         for index, spec in enumerate(specs)
     }
-    outputs = [list(model(feed).values()) for model in models]
+    answers = {side: list(models[side](feed).values()) for side in loaded}
     samples: tuple[list[float], list[float]] = ([], [])
     rng, order, steady = random.Random(turn.process), [0, 1], while_near(turn.near_s)
     while len(samples[0]) < LEAST_ROUNDS or sum(map(sum, samples)) < turn.seconds:
@@ -138,7 +141,7 @@ def run_round(turn: Turn) -> Found:
             started = time.perf_counter()
             models[side](feed)
             samples[side].append(time.perf_counter() - started)
-    return Found((tuple(samples[0]), tuple(samples[1])), _apart(*outputs))
+    return Found((tuple(samples[0]), tuple(samples[1])), _apart(answers[0], answers[1]))
 
 
 def _apart(first: list[Any], second: list[Any]) -> float:

@@ -35,15 +35,23 @@ class Journal(Record):
     Args:
         url: of another database than the home's.
         clock: seconds since the epoch; it may jump.
+        mends: whether one that cannot be opened, for its file is damaged, is mended first.
+
+    Attributes:
+        mended: what came of that; None where it opened as it was.
     """
 
     def __init__(
-        self, home: Home, url: str | None = None, clock: Callable[[], float] = time.time
+        self,
+        home: Home,
+        url: str | None = None,
+        clock: Callable[[], float] = time.time,
+        mends: bool = True,
     ) -> None:
         self.home = home
         self._clock = clock
         self._url = url or home.journal_url
-        self._store = open_store(self._url, home)
+        self._store, self.mended = open_store(self._url, home, mends)
 
     def close(self) -> None:
         self._store.close()

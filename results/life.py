@@ -15,7 +15,7 @@ def status(kinds: Sequence[str], has_driver: bool, had_driver: bool) -> str:
     Args:
         kinds: of its events, in order.
         has_driver: one lives.
-        had_driver: there has been one, as far as the home knows.
+        had_driver: there has been one, as far as the home knows, or should have been.
     """
     last = next((k for k in reversed(kinds) if k in (*TERMINAL, "queued", "running")), "queued")
     was_driven = last == "running" or (last == "queued" and had_driver)
@@ -40,9 +40,9 @@ def spent_s(events: Iterable[Mapping[str, Any]], measured: Iterable[float]) -> f
     last = 0.0
     for event in events:
         moment = float(event["time"])
-        if event["kind"] == "running":
+        if event["kind"] in ("queued", "running"):  # a new life, queued first
             total += driven(started, last, moment) if started is not None else 0.0
-            started = moment
+            started = moment if event["kind"] == "running" else None
         elif event["kind"] in (*TERMINAL, "interrupted", "waits") and started is not None:
             total, started = total + moment - started, None
         elif event["kind"] == "goes_on":

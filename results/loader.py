@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from tunefarm.errors import ArtifactIncompatible, ArtifactTampered, UsageError
 from tunefarm.measure.runtime import import_runtime
 from tunefarm.results.artifact_file import (
-    WEIGHTS,
     Artifact,
     open_artifact,
     require_fit,
-    unpack_library,
+    unpacked_library,
 )
+from tunefarm.results.manifest import WEIGHTS
 
 Array = NDArray[Any]
 
@@ -55,9 +55,9 @@ class LoadedModel:
                 raise ArtifactIncompatible(
                     f"{artifact.path}: no memory for {size} bytes of weights: {error}"
                 ) from None
-        self._model = CompiledModel(
-            unpack_library(artifact), constants, kind=str(artifact.manifest["target"]["kind"])
-        )
+        kind = str(artifact.manifest["target"]["kind"])
+        with unpacked_library(artifact) as library:
+            self._model = CompiledModel(library, constants, kind=kind)
         self.timings: dict[str, float] = {"load": time.perf_counter() - started}
         self._calls = 0
 

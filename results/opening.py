@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from pathlib import Path
 
 from tunefarm.errors import StoreError
@@ -11,25 +12,35 @@ from tunefarm.results.driver_lock import driver_is_elsewhere
 from tunefarm.results.salvage import Mended, is_half_mended, mend, mending, put_in_place
 from tunefarm.results.store import DamagedStore, Store, sqlite_path
 
+_LOG = logging.getLogger(__name__)
+"""Whoever opens a journal that had to be mended first is told: on standard error, where nobody has
+configured anything else."""
 
-def open_store(url: str, home: Home) -> Store:
-    """The store at `url`, whose jobs are in `home`.
+
+def open_store(url: str, home: Home, mends: bool = True) -> tuple[Store, Mended | None]:
+    """The store at `url`, whose jobs are in `home`; and what was put in its place first, where it
+    was damaged.
 
     Raises:
         StoreError: it cannot be used, or is damaged and jobs write to it.
+        DamagedStore: it is damaged, and is not to be mended (`mends`), or cannot be.
     """
     path = sqlite_path(url)
+    mended = None
     try:
         if path is not None and is_half_mended(path):
             with mending(path):
                 if is_half_mended(path):
-                    put_in_place(path)
-        return Store(url)
+                    aside = put_in_place(path)
+                    _LOG.warning("a mending of the journal is finished; the damaged one: %s", aside)
+        return Store(url), None
     except DamagedStore:
-        if path is None:
+        if path is None or not mends:
             raise
-        mended_store(url, home)
-    return Store(url)
+        mended = mended_store(url, home)
+    if mended is not None:
+        _LOG.warning(mended.words())
+    return Store(url), mended
 
 
 def mended_store(url: str, home: Home) -> Mended | None:

@@ -12,10 +12,12 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 PIECE = 8 << 20
 """Bytes of all pieces but the last."""
+_CHUNK = 1 << 20
+"""Bytes in memory of what is only looked at."""
 _MOST_THREADS = 8
 _LEAST = 1 << 12
 """Bytes of the smallest pieces that a manifest may have."""
@@ -23,17 +25,25 @@ _LEAST = 1 << 12
 
 def described(path: Path) -> dict[str, Any]:
     """A file for a manifest: its length, the digest of the whole, and those of its pieces."""
-    whole, pieces = hashlib.sha256(), []
     with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            whole.update(piece)
-            pieces.append(hashlib.sha256(piece).hexdigest())
-    size = path.stat().st_size
-    return {
-        "bytes": size,
-        "sha256": whole.hexdigest(),
-        "pieces": {"bytes": PIECE, "sha256": pieces},
-    }
+        size, whole, pieces = digested(file, os.fstat(file.fileno()).st_size, PIECE)
+    return {"bytes": size, "sha256": whole, "pieces": {"bytes": PIECE, "sha256": pieces}}
+
+
+def digested(file: IO[bytes], limit: int, length: int) -> tuple[int, str, list[str]]:
+    """Bytes of a file, as far as one beyond `limit`; the digest of these, and those of their pieces
+    of `length`."""
+    whole, piece, pieces, count = hashlib.sha256(), hashlib.sha256(), [], 0
+    while part := file.read(min(_CHUNK, length - count % length, limit + 1 - count)):
+        whole.update(part)
+        piece.update(part)
+        count += len(part)
+        if count % length == 0:
+            pieces.append(piece.hexdigest())
+            piece = hashlib.sha256()
+    if count % length:
+        pieces.append(piece.hexdigest())
+    return count, whole.hexdigest(), pieces
 
 
 def listed(entry: Mapping[str, Any], size: int) -> tuple[int, list[str]] | None:
@@ -46,12 +56,6 @@ def listed(entry: Mapping[str, Any], size: int) -> tuple[int, list[str]] | None:
     if not isinstance(length, int) or length < _LEAST or not isinstance(digests, list):
         return None
     return (length, digests) if len(digests) == -(-size // length) else None
-
-
-def are(data: bytes, length: int, digests: list[str]) -> bool:
-    """Whether these are the digests of the pieces of `data`."""
-    pieces = (data[at : at + length] for at in range(0, len(data), length))
-    return [hashlib.sha256(piece).hexdigest() for piece in pieces] == digests
 
 
 def read(descriptor: int, offset: int, memory: memoryview, length: int, digests: list[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,9 @@ from tunefarm.results.driver_lock import driver_is_alive
 from tunefarm.results.facts import FAULT, Job, JobTarget, Measurement
 from tunefarm.results.store import Store
 from tunefarm.search.candidate import Candidate, baseline
+
+BEGINS_WITHIN_S = 120.0
+"""A job that nobody drives by then has lost whoever submitted it."""
 
 
 class Record:
@@ -59,6 +63,8 @@ class Record:
             UnknownJob: there is none, or more than one.
         """
         jobs = self.jobs()
+        if not wanted:
+            raise UnknownJob("no job is named", hint=f"There are: {_list(jobs)}" if jobs else "")
         found = [j for j in jobs if j.id == wanted] or [j for j in jobs if j.name == wanted][:1]
         found = found or [j for j in jobs if j.id.startswith(wanted)]
         if len(found) == 1:
@@ -235,9 +241,12 @@ class Record:
 
     def status(self, job: str) -> str:
         """See `life.status`."""
-        kinds = [event["kind"] for event in self.events(job)]
+        events = self.events(job)
         had_driver = (self.home.job_dir(job) / "driver.lock").exists()
-        return life.status(kinds, driver_is_alive(self.home, job), had_driver)
+        # Whoever submitted it drives it, or has somebody drive it, within moments, or has died.
+        late = bool(events) and time.time() - events[-1]["time"] > BEGINS_WITHIN_S
+        kinds = [event["kind"] for event in events]
+        return life.status(kinds, driver_is_alive(self.home, job), had_driver or late)
 
     def cancel_requested(self, job: str) -> bool:
         return any(e["kind"] == "cancel_requested" for e in self.events(job))

@@ -15,10 +15,8 @@ from tunefarm.home import atomically, write_atomically
 from tunefarm.measure import weights
 from tunefarm.measure.facts import PREVIOUS
 from tunefarm.measure.stats import Verdict
-from tunefarm.results.alias import registered_name, takes_over, version_tags
+from tunefarm.results.alias import registered_name, shapes_of, takes_over, version_tags
 from tunefarm.results.artifact_file import (
-    LIBRARY,
-    WEIGHTS,
     Artifact,
     file_digest,
     open_artifact,
@@ -26,6 +24,7 @@ from tunefarm.results.artifact_file import (
 )
 from tunefarm.results.facts import PACKAGED, Job, JobTarget
 from tunefarm.results.journal import Journal
+from tunefarm.results.manifest import LIBRARY, WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,13 @@ class Shipped:
 
 def shipped_before(journal: Journal, job: Job, target: JobTarget) -> Shipped | None:
     """The artifact that the alias of this name and target stood for, as far as the journal knows
-    (`alias.takes_over`), of all that jobs older than `job` have made on this kind of device; None
-    where they have made none."""
+    (`alias.takes_over`), of all that jobs older than `job` have made for these shapes on this kind
+    of device; None where they have made none."""
     held: tuple[Shipped, dict[str, str]] | None = None
     for other in reversed(journal.jobs()):
         if other.created >= job.created or registered_name(other.name) != registered_name(job.name):
+            continue
+        if shapes_of(other) != shapes_of(job):
             continue
         row = _one(journal.artifacts(other.id), "target", target.name)
         of = next((one for one in journal.targets(other.id) if one.name == target.name), None)

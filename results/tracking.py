@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tunefarm.errors import TunefarmError
+from tunefarm.errors import TunefarmError, UsageError
 from tunefarm.home import Home
 from tunefarm.measure.stats import Verdict
 from tunefarm.results import evidence
@@ -22,6 +21,7 @@ from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.reported import reported
 from tunefarm.results.shipped import packaged_by
+from tunefarm.results.uris import without_password
 
 EXPERIMENT = "tunefarm"
 _BATCH = 900  # MLflow takes 1000 metrics a call
@@ -47,7 +47,8 @@ def sync_job(journal: Journal, job_id: str, uri: str) -> str:
     except TunefarmError:
         raise
     except Exception as error:  # MLflow raises whatever its store's driver raises
-        return f"MLflow at {uri}: {str(error).splitlines()[0] if str(error) else error!r}"
+        said = str(error).splitlines()[0] if str(error) else repr(error)
+        return f"MLflow at {without_password(uri)}: {said.replace(uri, without_password(uri))}"
     return ""
 
 
@@ -258,24 +259,34 @@ class _Sync:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        mine = self.client.search_model_versions(f"name = '{name}' and run_id = '{child}'")
-        if any(v.tags.get("tunefarm.digest") == artifact["digest"] for v in mine):
-            return
         source = f"{self.client.get_run(child).info.artifact_uri}/artifact"
         by = packaged_by(self.journal, self.job.id, target.name)
         tags = version_tags(self.job, target, artifact, by)
-        version = self.client.create_model_version(name, source=source, run_id=child, tags=tags)
+        mine = self.client.search_model_versions(f"name = '{name}' and run_id = '{child}'")
+        alike = [v for v in mine if v.tags.get("tunefarm.digest") == artifact["digest"]]
+        version = (  # there is one already where a sync ended before it could note it
+            alike[0]
+            if alike
+            else self.client.create_model_version(name, source=source, run_id=child, tags=tags)
+        )
         alias = alias_of(target.name)
-        try:
-            holder = self.client.get_model_version_by_alias(name, alias)
-        except MlflowException:
-            pass  # there is none yet
-        else:
-            if not takes_over(tags, holder.tags):
-                said = f"{alias} stays with version {holder.version}"
-                self.client.set_model_version_tag(name, version.version, "tunefarm.alias", said)
-                return
+        holder = self._holder(name, alias)
+        if holder is not None and not takes_over(tags, holder.tags):
+            said = f"{alias} stays with version {holder.version}"
+            self.client.set_model_version_tag(name, version.version, "tunefarm.alias", said)
+            return
         self.client.set_registered_model_alias(name, alias, version.version)
+
+    def _holder(self, name: str, alias: str) -> Any:
+        """The version that the alias stands for; None where there is none yet."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self.client.get_model_version_by_alias(name, alias)
+        except MlflowException as error:  # also what a server says that is down for a moment
+            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                return None
+            raise
 
     def _report(self, parent: str) -> None:
         from tunefarm.results import plots, report
@@ -301,11 +312,12 @@ def _metric_name(target: str) -> str:
 
 
 def pull(home: Home, uri: str, name: str, alias: str | None, into: Path) -> tuple[Path, str]:
-    """Fetch an artifact from the registry: the alias is resolved once, to a version whose digest
-    is returned with the file.
+    """Fetch an artifact from the registry into the directory `into`: the alias, without which the
+    name must have just one, is resolved once, to a version whose digest is returned with the file.
 
     Raises:
         TunefarmError: no such model, alias or file.
+        UsageError: the name has several aliases, and none is named.
     """
     prepare_environment()
     from mlflow import MlflowClient
@@ -315,26 +327,36 @@ def pull(home: Home, uri: str, name: str, alias: str | None, into: Path) -> tupl
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     name, alias = registered_name(name), alias_of(alias) if alias else None
     try:
-        if alias is None:
-            found: Iterable[Any] = client.search_model_versions(f"name = '{name}'")
-            newest = max(found, key=lambda v: int(v.version), default=None)
-        else:
-            newest = client.get_model_version_by_alias(name, alias)
+        newest = client.get_model_version_by_alias(name, alias or _only_alias(client, name))
     except MlflowException as error:
-        newest, reason = None, str(error).splitlines()[0]
-    else:
-        reason = "no version"
-    if newest is None:
-        wanted = f"{name}@{alias}" if alias else name
+        wanted, place = f"{name}@{alias}" if alias else name, without_password(uri)
         raise TunefarmError(
-            f"the registry at {uri} has no {wanted}: {reason}",
+            f"the registry at {place} has no {wanted}: {str(error).splitlines()[0]}",
             hint="List what there is: tunefarm artifacts list",
-        )
-    into.mkdir(parents=True, exist_ok=True)
+        ) from error
     if not {"tunefarm.file", "tunefarm.digest"} <= set(newest.tags):
         raise TunefarmError(f"version {newest.version} of {name} is not an artifact of tunefarm's")
     file = newest.tags["tunefarm.file"]
-    location = download_artifacts(
-        artifact_uri=f"{newest.source}/{file}", dst_path=str(into), tracking_uri=uri
-    )
+    try:
+        location = download_artifacts(
+            artifact_uri=f"{newest.source}/{file}", dst_path=str(into), tracking_uri=uri
+        )
+    except (MlflowException, OSError) as error:
+        raise TunefarmError(f"{file} cannot be fetched: {str(error).splitlines()[0]}") from error
     return Path(location), newest.tags["tunefarm.digest"]
+
+
+def _only_alias(client: Any, name: str) -> str:
+    """Which one is meant by a name alone.
+
+    Raises:
+        UsageError: it has several.
+        TunefarmError: it has none.
+    """
+    aliases = sorted(client.get_registered_model(name).aliases)
+    if len(aliases) == 1:
+        return str(aliases[0])
+    if aliases:
+        named = ", ".join(f"{name}@{alias}" for alias in aliases)
+        raise UsageError(f"{name} is several: {named}", hint="Name one of them.")
+    raise TunefarmError(f"no version of {name} has an alias", hint="Name one that has been tuned.")

@@ -189,7 +189,7 @@ def ask_command(home: Home, arguments: Sequence[str]) -> dict[str, Any]:
     except ValueError:
         said = done.stderr.strip().splitlines() or ["nothing"]
         raise TunefarmError(f"tunefarm {arguments[0]} says {said[-1][:300]}") from None
-    if done.returncode:
+    if done.returncode and "error" in found:
         raise from_document(found)
     return found
 

@@ -105,7 +105,7 @@ def drive(home: Home, job_id: str, reporter: Reporter, stop: StopFlag) -> JobRes
         )
     driver = _Driver(home, journal, job, reporter, stop)
     try:
-        if mended := journal.mend():
+        if mended := journal.mend() or journal.mended:
             reporter.line(mended.words())
         return driver.run()
     except (Interrupted, KeyboardInterrupt):
@@ -238,8 +238,9 @@ class _Driver:
         return JobResult(self.job.id, "succeeded", done, self._finish_tracking())
 
     def _take_devices(self, targets: list[JobTarget]) -> None:
-        """One job at a time per device; who waits is told for whom."""
-        for device in {t.device.id: t.device for t in targets}.values():
+        """One job at a time per device; who waits is told for whom. All jobs take them in the same
+        order, so that no two wait for each other."""
+        for _, device in sorted({t.device.id: t.device for t in targets}.items()):
             check_free(self.home, device.id)
             self.devices.append(device.id)
             lock = DeviceLock(device)

@@ -186,6 +186,15 @@ def start_local(cpus: int, devices: Collection[str], builders: int) -> None:
         )
 
 
+def has_joined() -> bool:
+    """Whether this process is, or was, one of a farm's drivers."""
+    return bool(_joined)
+
+
+_joined: list[str] = []
+"""Where."""
+
+
 def connect(address: str, token: Path) -> None:
     """Join the farm's Ray as a driver; after `token.authenticate`.
 
@@ -204,6 +213,7 @@ def connect(address: str, token: Path) -> None:
             logging_level=logging.ERROR,
             configure_logging=True,
         )
+        _joined.append(address)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         raise FarmUnreachable(
             f"the farm at {address} cannot be reached: {str(error).splitlines()[0]}",

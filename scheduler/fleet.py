@@ -220,6 +220,7 @@ class Fleet:
                 self._away(node.id),
                 self.plan.protocol.compile_limit_s,
                 self.plan.toolchain,
+                cpus=0,  # they are counted as builders: waiting jobs' others are to keep out no one
                 resources={farm.BUILDER: 1},
                 node=node.id,
             )

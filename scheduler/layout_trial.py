@@ -88,7 +88,7 @@ class LayoutTrial:
         Raises:
             JobFailed: they cannot be compiled, or the second one computes something else.
         """
-        workers = [actors.spawn(actors.SearchWorker, self._plan(one)) for one in programs]
+        workers = [actors.spawn(actors.SearchWorker, self._plan(one), cpus=0) for one in programs]
         builders = [
             actors.spawn(actors.BuildWorker, None, self.protocol.compile_limit_s) for _ in programs
         ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,8 +91,9 @@ class RayCrew:
         """The search worker's actor."""
         return self._searcher.actor
 
-    def _tend(self) -> list[Heard]:
-        """Whoever does not answer is ended; now and then, look who is there."""
+    def _tend(self, building: Collection[Worker] = ()) -> list[Heard]:
+        """Whoever does not answer is ended; now and then, look who is there. `building`: who has
+        something in hand besides those who were asked."""
         heard: list[Heard] = []
         for worker in {*self.pulses.frozen(), *self._overdue()}:
             self.plan.say("a worker does not answer any more; ending it")
@@ -101,7 +102,7 @@ class RayCrew:
             else:
                 heard += self.fleet.end(worker)
         working = [one for asked in self._asked.values() for one in (asked.worker, *asked.helpers)]
-        return heard + self.fleet.tend(working, [self._searcher])
+        return heard + self.fleet.tend([*working, *building], [self._searcher])
 
     def _overdue(self) -> list[Worker]:
         """Whoever has had something in hand for too long, though it lives."""
@@ -274,7 +275,7 @@ class RayCrew:
             left = list(asked)
             while left:
                 check()
-                self._news += self._tend()
+                self._news += self._tend([asked[reference][1] for reference in left])
                 ready, left = ray.wait(left, num_returns=1, timeout=0.5)
                 for reference in ready:
                     candidate, worker = asked[reference]

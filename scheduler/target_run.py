@@ -231,7 +231,7 @@ class TargetRun:
     def _start_search(self) -> Any:
         """A new search worker, told of every candidate; with its first task, of every result."""
         here = farm.this_node()  # its files are
-        search = actors.spawn(actors.SearchWorker, self.plan, node=here, restarts=0)
+        search = actors.spawn(actors.SearchWorker, self.plan, cpus=0, node=here, restarts=0)
         proposed = [c for c in self.ledger.candidates.values() if not c.untuned]
         search.recall.remote(proposed)
         self.ledger.news = self.ledger.results()

@@ -78,7 +78,7 @@ class UnmeasuredRun:
             actors.spawn(actors.BuildWorker, None, self.protocol.compile_limit_s, node=here)
             for _ in range(max(1, min(cpu.usable_cores(), len(self.program.tasks))))
         ]
-        search = actors.spawn(actors.SearchWorker, self._plan(), node=here)
+        search = actors.spawn(actors.SearchWorker, self._plan(), cpus=0, node=here)
         try:
             traces = first_that_fit(self._chosen(search), lambda due: self._reports(builders, due))
             tuned = sum(trace != UNTUNED for trace in traces.values())

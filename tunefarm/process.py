@@ -191,7 +191,7 @@ class Child:
                 self.kill()
                 raise ChildTimeout(f"no answer from {self.handler} within its limit")
             ok, answer = self._connection.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # it died before its answer, or within it
             raise self._death() from None
         if not ok:
             raise answer

@@ -31,6 +31,26 @@ def test_a_damaged_journal_is_found_and_mended(home: Home, device: Device) -> No
     assert tunefarm("journal", "check").code == 0
 
 
+def test_one_that_cannot_even_be_opened_is_not_mended_unasked(home: Home, device: Device) -> None:
+    truth = write_journal(home, device)
+    path = home.root / "journal.db"
+    path.write_bytes(b"SQLite_format" + path.read_bytes()[13:])
+    broken = path.read_bytes()
+    for options in ((), ("--json",)):
+        found = tunefarm("journal", "check", *options)
+        assert found.code == 5
+        assert "--mend" in found.err
+    assert path.read_bytes() == broken
+    mended = tunefarm("journal", "check", "--mend", "--json").json
+    assert mended["mended"]
+    assert Path(mended["aside"]).read_bytes() == broken
+    assert mended["facts"] == {name: len(rows) for name, rows in truth.items()}
+    path.write_bytes(b"SQLite_format" + path.read_bytes()[13:])
+    listed = tunefarm("jobs", "--json")
+    assert [job["job"] for job in listed.json["jobs"]] == ["net-1"]
+    assert "the journal was damaged" in listed.err
+
+
 def test_facts_are_exported_and_withdrawn(home: Home, device: Device, tmp_path: Path) -> None:
     truth = write_journal(home, device)
     done = tunefarm("journal", "export", tmp_path / "facts", "--json").json

@@ -8,7 +8,7 @@ from tunefarm.results.alias import alias_of, registered_name, takes_over
 
 
 def tags(created: float, verdict: str, low: float, high: float, **others: str) -> dict[str, str]:
-    of = {"model": "m", "device": "znver4", "toolchain": "t", **others}
+    of = {"model": "m", "shapes": "[]", "device": "znver4", "toolchain": "t", **others}
     said = {"created": created, "verdict": verdict, "low": low, "high": high, **of}
     return {f"tunefarm.{key}": str(value) for key, value in said.items()}
 
@@ -28,6 +28,7 @@ OLD = tags(1.0, "FASTER", 3.0, 4.0)
         (tags(0.5, "FASTER", 4.1, 4.5), True),
         (tags(2.0, "AMBIGUOUS", 0.9, 1.1, model="retrained"), True),
         (tags(2.0, "FASTER", 1.5, 1.6, device="znver5"), True),
+        (tags(2.0, "FASTER", 1.5, 1.6, shapes='[["x", [8, 3]]]'), True),  # of another batch
         (tags(2.0, "FASTER", 1.5, 1.6, toolchain="of a quicker untuned build"), True),
         ({"tunefarm.created": "2.0"}, True),
         ({"tunefarm.created": "0.5"}, False),

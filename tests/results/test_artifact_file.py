@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampered
 from tunefarm.results.artifact import _pack
 from tunefarm.results.artifact_file import (
-    LIBRARY,
     MANIFEST,
-    WEIGHTS,
     misfits,
     open_artifact,
     require_fit,
+    unpacked_library,
     verify,
 )
+from tunefarm.results.manifest import LIBRARY, WEIGHTS
 
 PARTS = {LIBRARY: b"library bytes", "schedules.json": b"{}"}
 
@@ -35,7 +35,21 @@ def manifest(**changes: Any) -> dict[str, Any]:
     whole = {
         "schema": 1,
         "complete": True,
-        **{k: {} for k in ("name", "threads", "inputs", "outputs", "target", "result")},
+        "name": "net",
+        "model": {"source": "net.onnx", "digest": "0" * 64},
+        "target": {"kind": "llvm"},
+        "device": {"sku": "Paper CPU"},
+        "threads": 2,
+        "inputs": [{"name": "x", "shape": [1, 3], "dtype": "float32"}],
+        "outputs": [],
+        "kernels": [{"name": "matmul", "tuned": True}],
+        "result": {
+            "verdict": "FASTER",
+            "baseline_ms": 2.0,
+            "tuned_ms": 1,
+            "speedup": 2.0,
+            "parity": {"passed": True},
+        },
         "requires": {
             "os": sys.platform,
             "machine": platform.machine(),
@@ -139,6 +153,46 @@ def test_missing_added_and_longer_parts_are_noticed(tmp_path: Path) -> None:
             verify(open_artifact(write(tmp_path / "a.tfa", parts)))
 
 
+def test_what_another_unzipper_would_find_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tfa")
+    sound = path.read_bytes()
+    path.write_bytes(b"#!/bin/sh\n" + sound)
+    with pytest.raises(ArtifactTampered, match="before its first part"):
+        verify(open_artifact(path))
+    path.write_bytes(sound)
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr(LIBRARY, PARTS[LIBRARY])
+    with pytest.raises(ArtifactTampered, match=f"more than once: {LIBRARY}"):
+        verify(open_artifact(path))
+
+
+def test_little_of_a_large_part_is_in_memory(tmp_path: Path) -> None:
+    """A directory whose manifest lists a terabyte of weights."""
+    with zipfile.ZipFile(write(tmp_path / "a.tfa")) as archive:
+        archive.extractall(tmp_path / "a")
+    (tmp_path / "a" / WEIGHTS).write_bytes(b"weights")
+    listed = {**manifest()["files"], WEIGHTS: {"bytes": 2**40, "sha256": "0" * 64}}
+    (tmp_path / "a" / MANIFEST).write_text(json.dumps(manifest(schema=2, files=listed)))
+    with pytest.raises(ArtifactTampered, match="digest"):
+        verify(open_artifact(tmp_path / "a"))
+
+
+def test_a_library_is_unpacked_where_it_may_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = open_artifact(write(tmp_path / "a.tfa"))
+    monkeypatch.setenv("TUNEFARM_CACHE", str(tmp_path / "cache"))
+    with unpacked_library(artifact) as first, unpacked_library(artifact) as second:
+        assert first == second
+        assert first.read_bytes() == PARTS[LIBRARY]
+    assert first.parent == tmp_path / "cache" / "tunefarm"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TUNEFARM_CACHE", str(tmp_path / "file"))
+    with unpacked_library(artifact) as path:
+        assert path.read_bytes() == PARTS[LIBRARY]
+    assert not path.exists(), "it was for this once"
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -149,6 +203,13 @@ def test_missing_added_and_longer_parts_are_noticed(tmp_path: Path) -> None:
         {"schema": "x"},
         {"requires": {}},
         {"files": {LIBRARY: {"bytes": "12", "sha256": "x"}}},
+        {"schema": float("inf")},
+        {"kernels": None},
+        {"threads": True},
+        {"inputs": [{"name": "x", "shape": ["1"], "dtype": "float32"}]},
+        {"requires": {**manifest()["requires"], "cpu_features": None}},
+        {"requires": {**manifest()["requires"], "tvm_runtime": 21}},
+        {"requires": {**manifest()["requires"], "gpu": {"arch": "sm_90"}}},
     ],
 )
 def test_a_manifest_without_sense_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -162,6 +223,9 @@ def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ArtifactTampered, match="cannot be read"):
         open_artifact(tmp_path / "text")
+    _pack(tmp_path / "deep.tfa", {MANIFEST: b"[" * 100_000})
+    with pytest.raises(ArtifactTampered, match="no sense"):
+        open_artifact(tmp_path / "deep.tfa")
     with pytest.raises(ArtifactIncompatible, match="schema 99"):
         open_artifact(write(tmp_path / "a.tfa", schema=99, complete=False))
 

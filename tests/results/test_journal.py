@@ -103,6 +103,8 @@ def test_time_spent_adds_up_over_lives(home: Home, journal: Journal) -> None:
     moments.append(now + 530)
     timed.add_measurements("net-1", "llvm", [Measurement("c", "screen", 0, (1.0,))])
     assert journal.spent_s("net-1") == pytest.approx(80), "killed, last seen at its last fact"
+    at(now + 600, "queued")
+    assert journal.spent_s("net-1") == pytest.approx(80), "what it was dead is nobody's time"
     at(now + 600, "running")
     at(now + 610, "waits")
     at(now + 650, "goes_on")

@@ -19,7 +19,8 @@ from tests.results.test_artifact_file import PARTS, manifest
 from tunefarm.errors import ArtifactTampered
 from tunefarm.results import pieces
 from tunefarm.results.artifact import _listed, _pack
-from tunefarm.results.artifact_file import MANIFEST, WEIGHTS, open_artifact, verify
+from tunefarm.results.artifact_file import MANIFEST, open_artifact, verify
+from tunefarm.results.manifest import WEIGHTS
 
 LENGTH = 5000
 DATA = bytes(range(256)) * 100  # five pieces and a part of one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import shutil
 import sqlite3
@@ -140,7 +141,9 @@ def damaged_once(home: Home, pristine: Path, truth: Facts, rng: random.Random) -
     except StoreError:
         assert not list(facts_in(path)), "refused, though there are facts in it"
         return sum(map(len, truth.values())), True
-    seen = journal.mend() is not None or bool(list(home.root.glob("journal.damaged*")))
+    opened = journal.mended is not None
+    assert opened == bool(list(home.root.glob("journal.damaged*")))
+    seen = journal.mend() is not None or opened
     lost = assert_true(facts(journal), truth)
     assert seen or not lost, "facts are lost, and nobody is told"
     journal.add_event("net-1", "running")
@@ -197,14 +200,18 @@ def test_a_fact_that_was_changed_is_not_told(home: Home, truth: Facts) -> None:
     journal.close()
 
 
-def test_a_mending_that_was_cut_short_is_finished(home: Home, truth: Facts) -> None:
+def test_a_mending_that_was_cut_short_is_finished(
+    home: Home, truth: Facts, caplog: pytest.LogCaptureFixture
+) -> None:
     path = home.root / "journal.db"
     pristine = path.read_bytes()
     mend(path)
     mended = path.read_bytes()
     path.write_bytes(pristine[:5000])
     (home.root / "journal.db.mended").write_bytes(mended)
-    journal = Journal(home)
+    with caplog.at_level(logging.WARNING):
+        journal = Journal(home)
+    assert "a mending of the journal is finished" in caplog.text
     assert facts(journal) == truth
     journal.close()
 

@@ -20,9 +20,9 @@ from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.artifact import Packaged, package
-from tunefarm.results.artifact_file import LIBRARY, WEIGHTS
 from tunefarm.results.facts import PACKAGED, Job, JobTarget
 from tunefarm.results.journal import Journal
+from tunefarm.results.manifest import LIBRARY, WEIGHTS
 from tunefarm.results.shipped import (
     Shipped,
     is_same,
@@ -117,6 +117,7 @@ def test_who_holds_the_alias_is_found(journal: Journal, device: Device, tmp_path
     add(of(4.0, name="another"))
     add(of(5.0), on=other)
     add(of(6.0), name="host")
+    add(of(7.0, options={**mine.options, "shapes": [["x", [8, 3]]]}))
     add(of(10.0))
     assert shipped_before(journal, mine, target) == second
     assert shipped_before(journal, of(2.0), target) == first, "as it was then"

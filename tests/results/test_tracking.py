@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.results.test_journal import make_job
 from tunefarm.devices.device import Device
+from tunefarm.errors import TunefarmError, UsageError
 from tunefarm.home import Home
-from tunefarm.results.facts import PACKAGED, JobTarget
+from tunefarm.results.facts import PACKAGED, Job, JobTarget
 from tunefarm.results.journal import Journal
-from tunefarm.results.tracking import _Sync, experiment_of, prepare_environment
+from tunefarm.results.tracking import _Sync, experiment_of, prepare_environment, pull
+from tunefarm.results.uris import without_password
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what MLflow asks of its own libraries
+
+
+def registered(home: Home, journal: Journal, target: JobTarget, job: Job) -> tuple[_Sync, str]:
+    """A job on record, what tells MLflow of it, and its run there."""
+    journal.add_job(job, [target])
+    journal.add_event(job.id, PACKAGED, target="llvm", tunefarm="9")
+    sync = _Sync(journal, job, home.mlflow_uri)
+    experiment = experiment_of(sync.client, "tests", home)
+    return sync, sync.client.create_run(experiment).info.run_id
+
+
+def row(digest: str, verdict: str = "FASTER", interval: Sequence[float] = (3.0, 4.0)) -> Any:
+    summary = {"verdict": verdict, "speedup_ci95": interval}
+    return {"digest": digest, "path": "/h/a.tfa", "summary": summary}
 
 
 def test_an_alias_stays_with_what_is_faster_and_the_other_version_says_so(
@@ -32,18 +51,76 @@ def test_an_alias_stays_with_what_is_faster_and_the_other_version_says_so(
     holders = []
     for name, created, verdict, interval in made:
         job = dataclasses.replace(make_job(job=name), created=created)
-        journal.add_job(job, [target])
-        journal.add_event(name, PACKAGED, target="llvm", tunefarm="9")
-        sync = _Sync(journal, job, home.mlflow_uri)
-        experiment = experiment_of(sync.client, "tests", home)
-        run = sync.client.create_run(experiment).info.run_id
-        summary = {"verdict": verdict, "speedup_ci95": interval}
+        sync, run = registered(home, journal, target, job)
         for _ in range(2):  # a sync that is done again registers nothing more
-            row = {"digest": name, "path": "/h/a.tfa", "summary": summary}
-            sync._register(run, target, row)
+            sync._register(run, target, row(name, verdict, interval))
         holders.append(sync.client.get_model_version_by_alias("net", "llvm").version)
         versions = [v.tags for v in sync.client.search_model_versions("name = 'net'")]
     assert [int(holder) for holder in holders] == [1, 1, 3]
     said = {tags["tunefarm.job"]: tags.get("tunefarm.alias") for tags in versions}
     assert said == {"net-1": None, "net-2": "llvm stays with version 1", "net-3": None}
     journal.close()
+
+
+def test_a_promotion_that_was_cut_short_is_made_up_for(
+    home: Home, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow goes away between a version and its alias; and when it does not say who has the alias,
+    nobody gets it."""
+    from mlflow.exceptions import MlflowException
+
+    prepare_environment()
+    with contextlib.closing(Journal(home)) as journal:
+        target = JobTarget("llvm", device.target, device, "tc")
+        sync, run = registered(home, journal, target, make_job(job="net-1"))
+
+        def gone(*_: object) -> None:
+            raise MlflowException("connection refused")
+
+        for method in ("set_registered_model_alias", "get_model_version_by_alias"):
+            with monkeypatch.context() as meanwhile:
+                meanwhile.setattr(sync.client, method, gone)
+                with pytest.raises(MlflowException, match="refused"):
+                    sync._register(run, target, row("net-1"))
+        sync._register(run, target, row("net-1"))
+        assert int(sync.client.get_model_version_by_alias("net", "llvm").version) == 1
+        assert len(sync.client.search_model_versions("name = 'net'")) == 1
+
+
+def test_a_name_alone_is_enough_where_it_means_one_thing(
+    home: Home, device: Device, tmp_path: Path
+) -> None:
+    prepare_environment()
+    with contextlib.closing(Journal(home)) as journal:
+        target = JobTarget("llvm", device.target, device, "tc")
+        sync, run = registered(home, journal, target, make_job(job="net-1"))
+        sync._register(run, target, row("d1"))
+        (tmp_path / "a.tfa").write_bytes(b"what was made")
+        sync.client.log_artifact(run, str(tmp_path / "a.tfa"), "artifact")
+        path, digest = pull(home, home.mlflow_uri, "net", None, tmp_path / "into")
+        assert (path.read_bytes(), digest) == (b"what was made", "d1")
+        sync.client.set_registered_model_alias("net", "cuda", "1")
+        with pytest.raises(UsageError, match="net@cuda, net@llvm"):
+            pull(home, home.mlflow_uri, "net", None, tmp_path / "into")
+        with pytest.raises(TunefarmError, match="has no net@vax"):
+            pull(home, home.mlflow_uri, "net", "vax", tmp_path / "into")
+        with pytest.raises(TunefarmError, match="has no other"):
+            pull(home, home.mlflow_uri, "other", None, tmp_path / "into")
+        for alias in ("cuda", "llvm"):
+            sync.client.delete_registered_model_alias("net", alias)
+        with pytest.raises(TunefarmError, match="no version of net has an alias"):
+            pull(home, home.mlflow_uri, "net", None, tmp_path / "into")
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("postgresql://u:secret@h:5432/db", "postgresql://u:***@h:5432/db"),
+        ("https://u:p@ss@h/x?y=1", "https://u:***@h/x?y=1"),
+        ("https://u@h/x", "https://u@h/x"),
+        ("http://[::1]:5000", "http://[::1]:5000"),
+        ("sqlite:////a/mlflow.db", "sqlite:////a/mlflow.db"),
+    ],
+)
+def test_passwords_are_not_shown(uri: str, shown: str) -> None:
+    assert without_password(uri) == shown
