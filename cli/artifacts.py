@@ -144,6 +144,8 @@ def inspect(path: Path, as_json: bool) -> None:
             f"{format_latency(result['tuned_ms'])}, {_times(result['speedup'])} "
             f"{result['speedup_ci95']}"
         )
+    if why := manifest.get("why_untuned"):
+        click.echo(f"          the untuned build: {why}")
     for line in results.service(result):
         click.echo(f"          {line}")
     if result["parity"]["passed"] is not None:

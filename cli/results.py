@@ -23,7 +23,9 @@ def _notes(target: str, row: dict[str, Any]) -> list[str]:
         against = "nobody has run it: for trials alone, it is not registered for deployment"
     elif row["verdict"] == "UNMEASURED":
         against += "; run on a GPU of paper alone, it is not registered for deployment"
+    why = row.get("why_untuned")  # an older tunefarm's says nothing
     return [
+        *([f"{target}: the untuned build ships: {why}"] if why else []),
         *(f"{target}: {line}" for line in service(row)),
         f"{target}: {row['tasks']} kernel{'' if row['tasks'] == 1 else 's'}, "
         f"{row['candidates']} candidates measured, "

@@ -94,6 +94,7 @@ def _tail(model: CompiledModel, arguments: list[Any], protocol: Protocol) -> tup
 
 def check(request: CheckRequest) -> Checked:
     """Each library in turn, until one is right; of none, the last one's parity."""
+    refused: Parity | None = None
     for library in request.libraries:
         model = CompiledModel(library)
         found = Parity(0.0, 0.0, True)
@@ -103,8 +104,10 @@ def check(request: CheckRequest) -> Checked:
             found = max(found, one, key=lambda parity: (not parity.passed, parity.max_rel_err))
         if found.passed:
             watched = library in request.watched
-            return Checked(library, found, _in_place(model, request) if watched else None)
-    return Checked(library, found, None)
+            in_place = _in_place(model, request) if watched else None
+            return Checked(library, found, in_place, refused)
+        refused = refused or found
+    return Checked(library, found, None, refused)
 
 
 def _in_place(model: CompiledModel, request: CheckRequest) -> InPlace:

@@ -63,11 +63,13 @@ class InPlace:
 
 @dataclass(frozen=True)
 class Checked:
-    """`library` is the one that was taken, `parity` its outputs against what was expected."""
+    """`library` is the one that was taken, `parity` its outputs against what was expected;
+    `refused` those of the one before it, which computes something else."""
 
     library: Path
     parity: Parity
     in_place: InPlace | None
+    refused: Parity | None = None
 
 
 @dataclass(frozen=True)

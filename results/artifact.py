@@ -48,12 +48,14 @@ class Packaged:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is known of a packaged model: see `whole.service` and `shipped.previous`."""
+    """What is known of a packaged model: see `whole.service` and `shipped.previous`; `why_untuned`
+    it is the untuned build, where it is."""
 
     comparison: Comparison | None
     parity: Parity | None
     service: dict[str, float | None] | None
     previous: dict[str, Any] | None
+    why_untuned: str
 
 
 def package(
@@ -70,19 +72,22 @@ def package(
     conditions: dict[str, Any],
     protocol: dict[str, Any],
     wall_s: float,
+    why_untuned: str = "",
 ) -> Packaged:
-    """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's; without
-    `parity`, nothing has run it, not even a GPU of paper; `protocol` is what its numbers were
-    measured by. Times of an emulated device are none: the verdict is UNMEASURED."""
+    """Write the artifact, whole or not at all. Without `traces`, it is the untuned build's, as is
+    `comparison` then, and `why_untuned` says why; without `parity`, nothing has run it, not even a
+    GPU of paper; `protocol` is what its numbers were measured by. Times of an emulated device are
+    none: the verdict is UNMEASURED."""
     from tunefarm.results import evidence, whole  # pandas takes a third of a second to import
 
     if target.device.is_emulated:
         comparison = None  # what it computes has been seen, and not how fast it is
-    seen = _Seen(comparison, parity, None, None)
+    seen = _Seen(comparison, parity, None, None, why_untuned)
     if comparison is not None:
         build = "base" if traces is None else "tuned"
         service = whole.service(journal, job.id, target.name, build)
-        seen = _Seen(comparison, parity, service, previous(journal, job.id, target.name))
+        before = previous(journal, job.id, target.name)
+        seen = _Seen(comparison, parity, service, before, why_untuned)
     parts: dict[str, bytes | Path] = {
         LIBRARY: library.read_bytes(),
         WEIGHTS: weights.beside(library),
@@ -174,6 +179,7 @@ def _manifest(
         "name": job.name,
         "job": job.id,
         "shipped": shipped,
+        "why_untuned": seen.why_untuned,
         "model": {
             "digest": program.evidence["digest"],
             "source": job.model_source,
@@ -288,6 +294,7 @@ def _summary(
         "candidates": len(journal.measurements(job.id, name, ("screen",))),
         "failures": dict(sorted(failures.items())),
         **_result(seen),
+        "why_untuned": seen.why_untuned,
         "parity": {
             **_parity(parity, target),
             **({} if finite else {"max_abs_err": None, "max_rel_err": None}),

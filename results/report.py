@@ -170,7 +170,9 @@ def _cards(summary: dict[str, Any], placed: dict[str, Any] | None) -> str:
         for value, label in entries
         if value
     )
-    return f"<div class=cards>{cards}</div>"
+    why = summary.get("why_untuned")  # an older tunefarm's says nothing
+    said = f"<p>The untuned build ships: {html.escape(why)}.</p>" if why else ""
+    return f"<div class=cards>{cards}</div>{said}"
 
 
 def _latency(milliseconds: float | None) -> str:

@@ -19,6 +19,7 @@ from tunefarm.measure.requests import CheckRequest, ModelRequest, PlaceRequest
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.artifact import Packaged, package
 from tunefarm.results.facts import PACKAGED
+from tunefarm.scheduler.plausible import check_checked
 from tunefarm.scheduler.previous import Previous
 from tunefarm.scheduler.races import Races, kernel_of
 
@@ -152,7 +153,12 @@ class Finals:
 
     def note_checked(self, checked: Checked) -> None:
         """For `package_result`; and where the model's time goes, in which kernel, and outside of
-        them. Of the untuned build, whose functions are not the program's, nothing is noted."""
+        them. Of the untuned build, whose functions are not the program's, nothing is noted.
+
+        Raises:
+            Implausible: it cannot be true.
+        """
+        check_checked(checked)
         job, name = self.races.job.id, self.races.target.name
         self.races.journal.add_event(
             job,
@@ -160,6 +166,7 @@ class Finals:
             target=name,
             tuned=checked.library == self._libraries()[1],
             parity=dataclasses.asdict(checked.parity),
+            refused=dataclasses.asdict(checked.refused) if checked.refused else None,
         )
         if checked.in_place is None:
             return
@@ -178,27 +185,30 @@ class Finals:
             outside=checked.in_place.outside,
         )
 
-    def _checked(self) -> tuple[bool, Parity]:
-        """Whether the tuned model was taken, and its parity or the untuned build's."""
+    def _checked(self) -> tuple[bool, Parity, Parity | None]:
+        """Whether the tuned model was taken, its parity or the untuned build's, and that of a tuned
+        model that was not taken for it."""
         found = [
             event["detail"]
             for event in self.races.journal.events(self.races.job.id)
             if event["kind"] == "checked" and event["detail"]["target"] == self.races.target.name
         ][-1]
-        return found["tuned"], Parity(**found["parity"])
+        refused = found.get("refused")  # an older tunefarm has noted none
+        return found["tuned"], Parity(**found["parity"]), Parity(**refused) if refused else None
 
-    def package_result(self, elapsed_s: float) -> None:
-        """Verdict on the whole model, and the artifact.
+    def package_result(self, elapsed_s: float) -> str:
+        """Verdict on the whole model, and the artifact; why that is the untuned build's, where it
+        is.
 
         Nothing ships that is slower than the untuned build, or computes something else than the
-        model: then the untuned build ships.
+        model: then the untuned build ships, and what is published is its own.
 
         Raises:
             JobFailed: the untuned build differs from ONNX Runtime as well.
         """
         name, compared = self.races.target.name, self._compared()
         self.races.journal.add_verdict(self.races.job.id, name, "model", None, compared)
-        ships_tuned, parity = self._checked()
+        ships_tuned, parity, refused = self._checked()
         if not parity.passed:
             raise JobFailed(
                 f"{name}: the compiled model's outputs differ from ONNX Runtime's "
@@ -206,6 +216,7 @@ class Finals:
                 hint="The import or the compiler is wrong about this model; please report it.",
             )
         base, tuned = self._libraries()
+        why = "" if ships_tuned else _why_untuned(compared, refused)
         self.previous.judge(ships_tuned)
         self.races.journal.add_event(self.races.job.id, PACKAGED, target=name, tunefarm=__version__)
         packaged = package(
@@ -216,8 +227,9 @@ class Finals:
             self.races.program,
             tuned if ships_tuned else base,
             traces=self.races.tuned_traces() if ships_tuned else None,
-            comparison=compared,
+            comparison=compared if ships_tuned else _with_itself(compared),
             parity=parity,
+            why_untuned=why,
             conditions=cpu.conditions(),
             protocol=self.races.settled().to_dict(),
             wall_s=elapsed_s,
@@ -231,9 +243,31 @@ class Finals:
             packaged.summary,
         )
         self.previous.drop()
+        return why
 
     def packaged(self) -> Packaged:
         """The artifact on record."""
         rows = self.races.journal.artifacts(self.races.job.id)
         row = next(r for r in rows if r["target"] == self.races.target.name)
         return Packaged(Path(row["path"]), row["digest"], row["summary"])
+
+
+def _why_untuned(compared: Comparison | None, refused: Parity | None) -> str:
+    if refused is not None:
+        return (
+            "the tuned model computes something else than the model "
+            f"(largest relative error {refused.max_rel_err:.1e})"
+        )
+    if compared is None:
+        return "the tuned model was not timed in every process"
+    return (
+        f"the tuned model is slower: {compared.speedup:.3g}x "
+        f"({compared.low:.3g} to {compared.high:.3g}) as fast"
+    )
+
+
+def _with_itself(compared: Comparison | None) -> Comparison | None:
+    """The untuned build's own place in a comparison, where it is what ships."""
+    if compared is None:
+        return None
+    return Comparison(compared.base_s, compared.base_s, 1.0, 1.0, 1.0, Verdict.SAME)

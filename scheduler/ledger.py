@@ -36,7 +36,12 @@ from tunefarm.scheduler.messages import (
     Step,
     StepDone,
 )
-from tunefarm.scheduler.plausible import check_compared, check_samples, check_screening
+from tunefarm.scheduler.plausible import (
+    check_block,
+    check_compared,
+    check_samples,
+    check_screening,
+)
 from tunefarm.scheduler.races import process_measurements
 from tunefarm.scheduler.state import TargetState
 from tunefarm.search.candidate import Candidate
@@ -208,6 +213,8 @@ class Ledger:
             Implausible: it cannot be true; nothing of it is written down.
         """
         check_screening(outcome, self.floors_s.get(self.candidates[candidate].task, 0.0))
+        if block is not None:
+            check_block(block)
         job, name = self.job.id, self.target.name
         if block is not None:
             number = self.journal.add_block(job, name, block.canary_s, block.conditions, unit)

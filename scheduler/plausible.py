@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tunefarm.measure.facts import PREVIOUS, Compared, ScreenOutcome
+from tunefarm.measure.facts import PREVIOUS, Block, Checked, Compared, ScreenOutcome
 
 MOST_SAMPLES = 100_000
 FASTEST, SLOWEST = 1e-9, 3600.0
@@ -48,6 +48,44 @@ def check_compared(compared: Compared) -> None:
     check_samples((cold.load_s, cold.first_s), 0.0)
     if compared.tail:
         check_samples(compared.tail, 0.0)
+
+
+def check_checked(checked: Checked) -> None:
+    """The same of what the compiled model computes, and where its time goes.
+
+    Raises:
+        Implausible: it cannot be true.
+    """
+    errors = (checked.parity.max_abs_err, checked.parity.max_rel_err)
+    if checked.parity.passed and not all(0 <= error < math.inf for error in errors):
+        raise Implausible(f"outputs that are right, off by {errors[1]!r}")
+    if (found := checked.in_place) is None:
+        return
+    check_samples((found.model_s,), 0.0)
+    if not all(0 <= seconds <= SLOWEST for seconds in found.functions.values()):
+        raise Implausible("a function that takes less than no time, or more than there is")
+    if not 0 <= found.outside <= 1:
+        raise Implausible(f"{found.outside!r} of an inference outside of its kernels")
+
+
+def check_placed(found: Sequence[Mapping[str, Sequence[float]]]) -> None:
+    """The same of two variants' functions, in each of which every inference has been.
+
+    Raises:
+        Implausible: it cannot be true.
+    """
+    counts = {len(seconds) for functions in found for seconds in functions.values()}
+    if len(found) != 2 or len(counts) > 1:
+        raise Implausible(f"{len(found)} variants with inferences {sorted(counts)}")
+
+
+def check_block(block: Block) -> None:
+    """The same of a block's canary.
+
+    Raises:
+        Implausible: it cannot be true.
+    """
+    check_samples((block.canary_s,), 0.0)
 
 
 def check_samples(samples: Sequence[float], floor_s: float) -> None:

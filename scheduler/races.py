@@ -21,6 +21,7 @@ from tunefarm.measure.stats import Verdict
 from tunefarm.results.facts import Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
 from tunefarm.scheduler.messages import Phase
+from tunefarm.scheduler.plausible import check_placed
 from tunefarm.search.candidate import Candidate
 
 _STAGE = {
@@ -183,9 +184,14 @@ class Races:
 
     def placed(self, found: list[dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
         """What one process says of the variants' functions, as seconds per call by kernel and
-        candidate: of the kernels in which they differ."""
+        candidate: of the kernels in which they differ.
+
+        Raises:
+            Implausible: it cannot be true.
+        """
         if not found:
             return {}
+        check_placed(found)
         answer: dict[str, dict[str, list[float]]] = {}
         first, second = self.variants()
         differing = [

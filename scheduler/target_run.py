@@ -363,7 +363,8 @@ class TargetRun:
                 return (*self.finals.assemble_requests(), self.finals.expected_request())
             case Step():
                 self.quiet()
-                self.finals.package_result(time.monotonic() - self.started)
+                if why := self.finals.package_result(time.monotonic() - self.started):
+                    self._say(f"the untuned build ships: {why}")
                 return None
 
     def _sync_sometimes(self) -> None:
@@ -448,8 +449,6 @@ class TargetRun:
                     self._say(f"{left} weights are repacked at every inference")
                 if joined := sum(one.joined for one in made):
                     self._say(f"concatenations written in place: {joined}")
-            case _:
-                pass
         return self.ledger.take(instruction, answer)
 
     def _say_who_faulted(self, raced: Raced) -> None:

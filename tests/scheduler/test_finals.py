@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tunefarm.results.journal import Journal
 from tunefarm.scheduler.finals import Finals
 from tunefarm.scheduler.ledger import Ledger
 from tunefarm.scheduler.messages import BudgetSpent, Imported, Phase, Screened, Task
+from tunefarm.scheduler.plausible import Implausible
 from tunefarm.scheduler.races import Races
 from tunefarm.scheduler.requests import Requests
 from tunefarm.scheduler.state import Limits, TargetState
@@ -66,6 +68,20 @@ def raced(finals: Finals) -> tuple[list[str], list[str]]:
     seconds = {a[0]: 1.05, a[1]: 1.0, a[2]: 1.2, b[0]: 1.0, b[1]: 1.2, b[2]: 1.3}
     run(finals, Phase.RACE, seconds, PROTOCOL.race_processes)
     return a, b
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [{"conv": [1.0]}],
+        [{"conv": [1.0]}] * 3,
+        [{"conv": [1.0], "conv1": [1.0, 2.0]}, {"conv": [1.0], "conv1": [1.0]}],
+        [{"conv": [1.0]}, {"conv": []}],
+    ],
+)
+def test_variants_that_did_not_run_together_are_not_believed(finals: Finals, found: Any) -> None:
+    with pytest.raises(Implausible):
+        finals.races.placed(found)
 
 
 def test_without_a_close_call_nothing_is_placed(finals: Finals) -> None:

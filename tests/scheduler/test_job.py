@@ -40,7 +40,9 @@ def test_json_is_the_contract(farm: dict[str, Any]) -> None:
     assert set(row) == {
         *("artifact", "digest", "tasks", "candidates", "failures", "baseline_ms", "tuned_ms"),
         *("speedup", "speedup_ci95", "verdict", "service", "previous", "parity", "wall_s"),
+        "why_untuned",
     }
+    assert row["why_untuned"] == "", "what was tuned ships"
     assert row["candidates"] == 30
     assert row["verdict"] == "FASTER"
     assert row["speedup_ci95"][0] <= row["speedup"] <= row["speedup_ci95"][1]

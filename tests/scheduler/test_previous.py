@@ -12,7 +12,7 @@ from tests.results.test_journal import make_job
 from tests.results.test_shipped import libraries, program_at, shipped
 from tunefarm.devices.device import Device
 from tunefarm.home import Home
-from tunefarm.measure.facts import PREVIOUS, ColdStart, Compared
+from tunefarm.measure.facts import PREVIOUS, Checked, ColdStart, Compared, InPlace
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol
 from tunefarm.results.artifact_file import open_artifact
@@ -198,9 +198,54 @@ def test_the_untuned_build_ships_although_the_tuned_one_is_what_shipped_before(
     finals.find_previous()
     compare(finals, {"base": 1e-3, "tuned": 4e-3})
     summary = packaged(finals, tuned=False)
-    assert summary["verdict"] == "SLOWER"
+    assert (summary["verdict"], summary["speedup"], summary["speedup_ci95"]) == ("SAME", 1, [1, 1])
+    assert summary["tuned_ms"] == summary["baseline_ms"] == pytest.approx(1.0, rel=0.01)
+    assert summary["why_untuned"].startswith("the tuned model is slower: 0.25x (0.2")
+    assert open_artifact(finals.packaged().path).manifest["why_untuned"] == summary["why_untuned"]
+    (row,) = [v for k, v in finals.races.journal.verdicts("net-1", "llvm").items() if k == "model"]
+    assert row["verdict"] == "SLOWER", "what was measured stays on record"
     found = summary["previous"]
     assert (found["verdict"], found["speedup"]) == ("FASTER", pytest.approx(4.0))
+
+
+def test_of_a_tuned_model_that_computes_something_else_no_speed_is_told(
+    finals: Finals, tmp_path: Path
+) -> None:
+    finals.find_previous()
+    compare(finals, {"base": 4e-3, "tuned": 1e-3})
+    base, tuned = (tmp_path / "model" / f"{build}.so" for build in ("base", "tuned"))
+    assert finals.check_request().libraries == (tuned, base)
+    right, wrong = Parity(1e-9, 1e-8, True), Parity(0.1, 0.5, False)
+    finals.note_checked(Checked(base, right, None, wrong))
+    said = finals.package_result(1.0)
+    summary = finals.packaged().summary
+    assert "computes something else" in said
+    assert "5.0e-01" in said
+    assert summary["why_untuned"] == said
+    assert (summary["verdict"], summary["speedup"]) == ("SAME", 1.0)
+    assert summary["parity"]["max_rel_err"] == 1e-8, "of what ships"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Checked(Path("m.so"), Parity(0.0, float("nan"), True), None),
+        Checked(Path("m.so"), Parity(float("inf"), 0.0, True), None),
+        *(
+            Checked(Path("m.so"), Parity(0.0, 0.0, True), InPlace(model_s, {"f": inside}, outside))
+            for model_s, inside, outside in (
+                (0.0, 1e-3, 0.1),
+                (1e-3, float("nan"), 0.1),
+                (1e-3, -1e-3, 0.1),
+                (1e-3, 1e-3, float("nan")),
+            )
+        ),
+    ],
+)
+def test_a_check_that_cannot_be_true_is_not_noted(finals: Finals, answer: Checked) -> None:
+    with pytest.raises(Implausible):
+        finals.note_checked(answer)
+    assert {e["kind"] for e in finals.races.journal.events("net-1")} == {"queued"}
 
 
 def test_nothing_depends_on_it(
