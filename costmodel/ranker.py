@@ -86,6 +86,7 @@ def train_ranking(groups: Sequence[Sequence[Row]], seed: int, prior: Any = None)
         seconds = np.array([latency or np.inf for _, latency in rows])
         # Ranks, not times: a task's spread must not weigh more than its order.
         order = np.argsort(np.argsort(-seconds, kind="stable"), kind="stable")
+        order[np.isinf(seconds)] = 0  # no failure is better than another one
         labels.append(order * (31.0 / max(1, len(rows) - 1)))
     vectors = [vector for rows in groups for vector, _ in rows]
     data = xgboost.DMatrix(np.stack(vectors), label=np.concatenate(labels).astype(int))

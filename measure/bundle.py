@@ -25,6 +25,13 @@ from tunefarm.devices.target import Target, target_from_json
 from tunefarm.errors import ArtifactIncompatible, ArtifactTampered
 from tunefarm.measure.archive import UNREADABLE, pack
 from tunefarm.measure.facts import Block
+from tunefarm.measure.requests import (
+    CheckRequest,
+    ModelRequest,
+    PlaceRequest,
+    RaceRequest,
+    ScreenRequest,
+)
 from tunefarm.measure.wire import WireError, from_wire, to_wire
 
 BUNDLE_SCHEMA, REPORT_SCHEMA = 4, 3
@@ -33,6 +40,9 @@ FILES, RUNTIME = "files/", "runtime/"
 _MOST_IN_REPORT = 4 * 2**30
 """Bytes of all its files."""
 _MOST_IN_DOCUMENT = 256 * 2**20
+
+REQUESTS = (ScreenRequest, RaceRequest, PlaceRequest, ModelRequest, CheckRequest)
+"""What a bundle may ask for."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +155,13 @@ def _digest_of(file: Path) -> str:
 
 
 def _bundle(document: dict[str, Any], number: str) -> Bundle:
+    """
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it makes no sense.
+    """
+    files = document["files"]
+    if not all(isinstance(word, str) for pair in files.items() for word in pair):
+        raise ValueError("files that are no names and digests")
     return Bundle(
         number,
         document["job"],
@@ -167,7 +184,10 @@ def read_bundle(path: Path) -> Bundle:
     text = _member(path, BUNDLE, "measurement bundle")
     needed = {"job", "target", "device", "requests", "files", "about", "returns"}
     document = _document(path, text, needed, BUNDLE_SCHEMA)
-    return _bundle(document, _digest(text)[:16])
+    try:
+        return _bundle(document, _digest(text)[:16])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ArtifactTampered(f"{path} makes no sense: {error!r}") from error
 
 
 def unpack_files(path: Path, bundle: Bundle, root: Path) -> tuple[Any, ...]:
@@ -184,9 +204,13 @@ def unpack_files(path: Path, bundle: Bundle, root: Path) -> tuple[Any, ...]:
     except UNREADABLE as error:
         raise ArtifactTampered(f"{path}: {name} cannot be read: {error}") from error
     try:
-        return tuple(from_wire(one, root) for one in bundle.requests)
-    except (WireError, RecursionError) as error:
+        requests = tuple(from_wire(one, root) for one in bundle.requests)
+    except (WireError, TypeError, ValueError, RecursionError) as error:
         raise ArtifactTampered(f"{path}: {error}") from error
+    for one in requests:
+        if not isinstance(one, REQUESTS):
+            raise ArtifactTampered(f"{path}: a {type(one).__name__} is no request")
+    return requests
 
 
 def _unpack(archive: zipfile.ZipFile, name: str, digest: str, root: Path) -> None:

@@ -78,7 +78,9 @@ def _track(home: Home, directory: Path, document: dict[str, Any], figure: Figure
         client.log_param(run, "threads", document["threads"])
         client.log_param(run, "cpu", document["machine"]["cpu"])
         for row in document["runtimes"]:
-            for name in ("median_ms", "load_s", "first_ms", "compile_s", "peak_bytes"):
+            # Of one that computes something else, how far it is off, and no times to compare.
+            times = ("median_ms", "load_s", "first_ms", "compile_s", "peak_bytes")
+            for name in (*(times if row.get("right") else ()), "max_rel_err"):
                 if row.get(name) is not None:
                     client.log_metric(run, f"{row['runtime']}.{name}", row[name])
         client.log_dict(run, document, "bench.json")

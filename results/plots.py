@@ -97,8 +97,9 @@ def model_samples(base_ms: list[float], tuned_ms: list[float], target: str) -> F
 
 
 def runtimes(rows: list[dict[str, Any]], model: str) -> Figure:
-    """Median latency of a model in each runtime, with its interval, fastest on top."""
-    known = sorted(rows, key=lambda row: -float(row["median_ms"]))
+    """Median latency of a model in each runtime, with its interval, fastest on top; below them, and
+    pale, those that compute something else."""
+    known = sorted(rows, key=lambda row: (row["right"], -float(row["median_ms"])))
     figure = _figure(7.5, 1.4 + 0.4 * max(2, len(known)))
     axes = figure.add_subplot()
     medians = [row["median_ms"] for row in known]
@@ -109,13 +110,13 @@ def runtimes(rows: list[dict[str, Any]], model: str) -> Figure:
             [max(0.0, row["median_ms"] - _ends(row)[0]) for row in known],
             [max(0.0, _ends(row)[1] - row["median_ms"]) for row in known],
         ],
-        color=[_TUNED if row["runtime"] == "tunefarm" else _BASE for row in known],
+        color=[_color(row) for row in known],
         error_kw={"lw": 0.9, "ecolor": "#343a40"},
         height=0.66,
     )
     for place, row in enumerate(known):
         axes.annotate(
-            f"{row['median_ms']:.3g}",
+            f"{row['median_ms']:.3g}" + ("" if row["right"] else "  WRONG"),
             (_ends(row)[1], place),
             textcoords="offset points",
             xytext=(6, -3),
@@ -129,6 +130,12 @@ def runtimes(rows: list[dict[str, Any]], model: str) -> Figure:
     axes.set_title(model, loc="left")
     axes.grid(True, axis="x", color=_MUTED, lw=0.4)
     return _clean(figure)
+
+
+def _color(row: dict[str, Any]) -> str:
+    if not row["right"]:
+        return _MUTED
+    return _TUNED if row["runtime"] == "tunefarm" else _BASE
 
 
 def _ends(row: dict[str, Any]) -> tuple[float, float]:

@@ -8,6 +8,7 @@ back, is known to a later life of the job too: its questions are told by what th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -71,6 +72,7 @@ class _Out:
         directory, file: where it was put.
         keys: its questions by number; `kinds`: the requests' types.
         makes: files that they may make.
+        device: fingerprint of the kind that is to run it; empty on records of an older tunefarm.
     """
 
     bundle: str
@@ -79,6 +81,7 @@ class _Out:
     keys: list[str]
     kinds: list[str]
     makes: list[str]
+    device: str = ""
 
     @property
     def path(self) -> Path:
@@ -197,6 +200,7 @@ class Exchange:
             keys,
             [type(one).__name__ for one in requests],
             sorted({file.relative_to(self.root).as_posix() for file in made}),
+            self.device.fingerprint,
         )
         record = json.dumps(dataclasses.asdict(out)).encode()
         write_atomically(self._records / f"{number:04d}.json", record)
@@ -212,7 +216,7 @@ class Exchange:
             report = _when_it_is_there(path, self.root)
             if report is None:
                 return
-            if refused := self._refusal(one, report):
+            if refused := _refusal(one, report):
                 raise ArtifactTampered(refused)
         except ArtifactError as error:
             path.rename(path.with_suffix(".refused"))
@@ -232,18 +236,6 @@ class Exchange:
         self.say(f"{path.name}: {len(report.answers)} of {len(one.keys)} measured")
         one.path.unlink(missing_ok=True)  # the report is the evidence
 
-    def _refusal(self, one: _Out, report: Report) -> str:
-        if report.bundle != one.bundle:
-            return "it answers another bundle"
-        if report.device.fingerprint != self.device.fingerprint:
-            return f"it is of {report.device.sku}, not of {self.device.sku}"
-        if strange := set(report.files) - set(one.makes):
-            return f"nobody has asked for {min(strange)}"
-        for number, answer in report.answers.items():
-            if not 0 <= number < len(one.keys) or not is_answer(one.kinds[number], answer):
-                return f"its answer {number} is none"
-        return ""
-
     def _answered(self, key: str, answer: Any, block: Block | None) -> list[Answered | Raised]:
         assignment, _ = self._asked.pop(key)
         if key in self._due:
@@ -256,6 +248,20 @@ class Exchange:
             error = JobFailed(f"{self.device.sku}: {answer.message}")
             return [Raised(assignment.lease, error)]
         return [Answered(assignment.lease, answer)]
+
+
+def _refusal(one: _Out, report: Report) -> str:
+    """Why a report is none to this bundle."""
+    if report.bundle != one.bundle:
+        return "it answers another bundle"
+    if one.device and report.device.fingerprint != one.device:
+        return f"it is of {report.device.sku}, of another kind than its job's device"
+    if strange := set(report.files) - set(one.makes):
+        return f"nobody has asked for {min(strange)}"
+    for number, answer in report.answers.items():
+        if not 0 <= number < len(one.keys) or not is_answer(one.kinds[number], answer):
+            return f"its answer {number} is none"
+    return ""
 
 
 _ANSWERS: dict[str, Any] = {
@@ -342,18 +348,36 @@ def accept(home: Home, report: Path) -> tuple[str, int]:
         The job, and how many answers there are.
 
     Raises:
-        ArtifactError: it is no sound report.
+        ArtifactError: it is no sound report, its job would refuse it, or one with as many answers
+            lies there.
         UnknownJob: no job of this home has asked for it.
     """
     found = read_report(report, home.root)
     for record in sorted(home.jobs.glob("*/exchange/*/*.json")):
         one = _read(record)
         if one.bundle == found.bundle:
+            if refused := _refusal(one, found):
+                raise ArtifactTampered(f"{report}: {refused}")
             place = report_of(one.path)
             if place.resolve() != report.resolve():
+                _refuse_less(found, place, home.root)
                 write_atomically(place, report.read_bytes())
             return record.parents[2].name, len(found.answers)
     raise UnknownJob(
         f"no job of this farm home has asked for {report}",
         hint=f"Is it another home's? This one is {home.root}.",
     )
+
+
+def _refuse_less(found: Report, place: Path, root: Path) -> None:
+    """
+    Raises:
+        ArtifactError: another report at `place` has as many answers, or more: it is evidence.
+    """
+    with contextlib.suppress(ArtifactTampered, FileNotFoundError):
+        there = read_report(place, root)
+        if there != found and len(there.answers) >= len(found.answers):
+            raise ArtifactError(
+                f"{place} has {len(there.answers)} answers, this report {len(found.answers)}",
+                hint="Move it away first, if this is the better one.",
+            )

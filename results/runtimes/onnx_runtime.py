@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -13,20 +14,28 @@ _PROVIDERS = ["CPUExecutionProvider"]
 
 
 class OnnxRuntime(Runtime):
-    """Its threads spin between requests, or sleep."""
+    """Its threads spin between requests, each bound to a core or not, or sleep. It binds them where
+    it chooses their number itself, and where it is told that number does not."""
 
     name: ClassVar[str] = "onnxruntime"
     needs: ClassVar[Mapping[str, str]] = {"onnxruntime": "onnxruntime"}
-    settings: ClassVar[tuple[str, ...]] = ("spinning", "sleeping")
+    settings: ClassVar[tuple[str, ...]] = ("spinning", "pinned", "sleeping")
 
     def load(self, subject: Subject, setting: str) -> Run:
         import onnxruntime
 
         options = _options(subject.threads)
         options.add_session_config_entry(
-            "session.intra_op.allow_spinning", "1" if setting == "spinning" else "0"
+            "session.intra_op.allow_spinning", "0" if setting == "sleeping" else "1"
         )
+        caller, *others = sorted(os.sched_getaffinity(0))[: subject.threads]
+        is_pinned = setting == "pinned" and len(others) == subject.threads - 1 > 0
+        if is_pinned:  # it counts processors from 1, and the calling thread is no one of its own
+            cores = ";".join(str(core + 1) for core in others)
+            options.add_session_config_entry("session.intra_op_thread_affinities", cores)
         session = onnxruntime.InferenceSession(str(subject.model), options, _PROVIDERS)
+        if is_pinned:
+            os.sched_setaffinity(0, {caller})
         return lambda feed: list(session.run(list(subject.outputs), dict(feed)))
 
 

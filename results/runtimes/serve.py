@@ -171,6 +171,7 @@ def _load(request: Load) -> tuple[_Ready, Loaded]:
     from tunefarm.results.runtimes import runtime
 
     feed = _feed(request.subject.inputs, request.seed)
+    steady = while_near(request.near_s)  # a runtime may confine this thread to one core
     started = time.perf_counter()
     run = runtime(request.runtime).load(request.subject, request.setting)
     load_s = time.perf_counter() - started
@@ -186,5 +187,5 @@ def _load(request: Load) -> tuple[_Ready, Loaded]:
         run(feed)
         fastest = min(fastest, time.perf_counter() - started)
     calls = max(1, math.ceil(request.seconds / MOST_SAMPLES / fastest))
-    ready = _Ready(run, feed, calls, fastest > LONG_S, while_near(request.near_s))
+    ready = _Ready(run, feed, calls, fastest > LONG_S, steady)
     return ready, Loaded(load_s, first_s, calls, found.max_rel_err, found.passed)

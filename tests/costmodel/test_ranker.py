@@ -74,6 +74,19 @@ def test_failures_rank_last() -> None:
     assert scores[0] > scores[1]
 
 
+def test_of_two_failures_none_is_the_better_one() -> None:
+    """Whichever came first."""
+    rng = np.random.default_rng(2)
+    later = np.linspace(0.0, 1.0, 80)
+    rows = [(np.array([when, *rng.random(2)]), None) for when in later]
+    rows += [(np.array([rng.random(), *rng.random(2)]), 1e-3) for _ in range(20)]
+    ranker = Ranker()
+    for vector, seconds in rows:
+        ranker.observe("t", vector, seconds)
+    scores = ranker.score(np.stack([vector for vector, _ in rows[:80]]))
+    assert abs(np.corrcoef(later, scores)[0, 1]) < 0.5
+
+
 def test_a_summary_has_one_length_for_any_number_of_stores() -> None:
     rng = np.random.default_rng(0)
     lengths = {summarise(rng.random((n, 164))).shape for n in (1, 2, 9)}

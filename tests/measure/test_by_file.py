@@ -10,6 +10,7 @@ import venv
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,6 +158,10 @@ def _rewritten(path: Path, into: Path, name: str, change) -> Path:
     return into
 
 
+def changed(data: bytes, **keys: Any) -> bytes:
+    return json.dumps({**json.loads(data), **keys}).encode()
+
+
 def test_a_file_that_was_changed_is_refused(paper, tmp_path: Path) -> None:
     path, _, root, gpu = paper
     member = "files/" + read_bundle(path).digests["candidates/c.so"]
@@ -182,6 +187,19 @@ def test_a_file_that_was_changed_is_refused(paper, tmp_path: Path) -> None:
             ArtifactIncompatible,
         ),
         (lambda data: data.replace(b'"returns"', b'"x"'), ArtifactTampered),
+        *(
+            (lambda data, key=key, to=to: changed(data, **{key: to}), ArtifactTampered)
+            for key, to in (
+                ("target", {}),
+                ("target", 5),
+                ("files", [1]),
+                ("files", {"a": 5}),
+                ("requests", 5),
+                ("requests", [{"path": 5}]),
+                ("requests", [3]),
+                ("requests", [{"is": "Failure", "kind": "crash", "message": "m"}]),
+            )
+        ),
         (lambda data: data.replace(b'"ScreenRequest"', b'"Popen"'), ArtifactTampered),
         (lambda data: data.replace(b"candidates/c.so", b"../../etc/c.so"), ArtifactTampered),
     ],

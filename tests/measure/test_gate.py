@@ -53,6 +53,17 @@ def test_what_is_not_finite_in_the_reference_must_not_be_finite_in_the_result() 
     assert disagreement(reference.copy(), reference, allowed) == ""
     assert disagreement(np.array([1.0, 2.0, 3.0], np.float32), reference, allowed)
     assert disagreement(np.array([1.0, np.inf, np.nan], np.float32), reference, allowed)
+    for other in (-np.inf, np.nan):
+        assert disagreement(np.array([1.0, other, 3.0], np.float32), reference, allowed)
+
+
+def test_what_writes_nothing_is_not_right_where_nothing_is_finite() -> None:
+    spec = TensorSpec("y", (4,), "float32")
+    for value in (-np.inf, np.nan):
+        reference = np.full(4, value, np.float32)
+        assert disagreement(poisoned(spec), reference, tolerance("float32", 1))
+    empty = np.zeros(0, np.float32)
+    assert disagreement(empty, empty, tolerance("float32", 1)) == ""
 
 
 def test_what_was_rounded_inside_may_be_a_step_apart_here_and_there() -> None:
@@ -178,6 +189,10 @@ def test_an_infinity_hides_no_error() -> None:
     assert parity([want.copy()], [want]).passed
     assert not parity([np.array([1.0, np.inf, 4.0])], [want]).passed
     assert not parity([np.array([1.0, -np.inf, 3.0])], [want]).passed
+    right = parity([want.copy()], [want], "int8")
+    assert right.passed
+    assert (right.max_abs_err, right.max_rel_err) == (0.0, 0.0)
+    assert not parity([np.array([1.0, -np.inf, 3.0])], [want], "int8").passed
 
 
 @pytest.mark.parametrize("kind", ["uint8", "int8"])

@@ -13,6 +13,7 @@ from tests.simulated import SimulatedDevice
 from tunefarm.devices.device import Device
 from tunefarm.devices.target import make_target
 from tunefarm.errors import (
+    ArtifactError,
     ArtifactTampered,
     Failure,
     FailureKind,
@@ -299,6 +300,30 @@ def test_a_report_from_elsewhere_is_handed_to_its_job(lab: Lab, tmp_path: Path) 
     stick.write_bytes(b"not a report")
     with pytest.raises(ArtifactTampered):
         accept(lab.home, stick)
+
+
+def test_what_the_job_would_refuse_is_not_accepted(lab: Lab, tmp_path: Path) -> None:
+    """Nor a report in the place of one that says more."""
+    for name in "ab":
+        lab.ask(name, untuned=True)
+    lab.answers()
+    (bundle,) = lab.bundles()
+    whole, other, less = (tmp_path / f"{name}.report" for name in ("whole", "other", "less"))
+    run_bundle(bundle, whole, lambda text: None, lab.device, SimulatedDevice())
+    found = read_report(whole, tmp_path)
+    write_report(other, replace(found, device=replace(lab.device, sku="Another GPU")), tmp_path)
+    with pytest.raises(ArtifactTampered, match="of Another GPU"):
+        accept(lab.home, other)
+    write_report(other, replace(found, answers={7: found.answers[0]}), tmp_path)
+    with pytest.raises(ArtifactTampered, match="its answer 7 is none"):
+        accept(lab.home, other)
+    write_report(less, replace(found, answers={0: found.answers[0]}), tmp_path)
+    assert accept(lab.home, less) == ("job-1", 1)
+    for _ in range(2):
+        assert accept(lab.home, whole) == ("job-1", 2)
+    with pytest.raises(ArtifactError, match="has 2 answers, this report 1"):
+        accept(lab.home, less)
+    assert report_of(bundle).read_bytes() == whole.read_bytes()
 
 
 def test_a_device_is_known_by_its_report(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
