@@ -195,7 +195,8 @@ def run(path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_j
     import numpy as np
 
     from tunefarm.errors import UsageError
-    from tunefarm.frontend.dtypes import for_npz, from_npz, numpy_dtype
+    from tunefarm.frontend.dtypes import from_npz, numpy_dtype, save_npz
+    from tunefarm.home import atomically
     from tunefarm.results.loader import load
 
     model = load(path)
@@ -219,9 +220,9 @@ def run(path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_j
         model(feed)
         latencies.append(time.perf_counter() - started)
     if outputs is not None:
-        written = {name: for_npz(array) for name, array in results.items()}
         try:
-            np.savez(outputs, allow_pickle=False, **written)
+            with atomically(outputs) as file:
+                save_npz(file, results)
         except OSError as error:
             raise UsageError(f"{outputs} cannot be written: {error.strerror or error}") from None
     timings: dict[str, Any] = {f"{k}_ms": round(v * 1e3, 4) for k, v in model.timings.items()}

@@ -155,6 +155,10 @@ def command(
     from tunefarm.results.life import TERMINAL
     from tunefarm.scheduler.desk import await_driver, start_driver
 
+    try:
+        model.name.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(f"{model.name!r} is no UTF-8: rename it") from None
     digest = model_digest(model)
     if per_bundle is not None and exchange is None:
         raise click.UsageError("--per-bundle: of --measure-by-bundle alone")

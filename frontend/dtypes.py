@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import zipfile
+from collections.abc import Iterable, Mapping
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,14 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 def for_npz(array: NDArray[Any]) -> NDArray[Any]:
     """The array as a file of NumPy's can hold it: of bfloat16 it would keep nothing but bytes."""
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def save_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Such a file, of arrays with any names: `numpy.savez` takes some for its own parameters."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as part:
+                np.lib.format.write_array(part, for_npz(array), allow_pickle=False)
 
 
 def from_npz(array: NDArray[Any], name: str) -> NDArray[Any]:

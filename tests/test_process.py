@@ -106,6 +106,13 @@ def test_a_death_is_told_with_its_reason(child: Child, request_: str, returncode
     assert child.call("pid", 10)
 
 
+def test_a_death_within_an_answer_is_a_death(child: Child) -> None:
+    with pytest.raises(ChildDied) as caught:
+        child.call("fall silent", 10)
+    assert caught.value.returncode == 4
+    assert child.call("pid", 10)
+
+
 def test_who_was_killed_by_somebody_else_is_asked_once_more(child: Child, tmp_path: Path) -> None:
     assert child.insist(f"kill once {tmp_path / 'token'}", 10)
     assert child.starts == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -50,6 +51,13 @@ def test_a_wrong_option_is_exit_2(home: Home, tmp_path: Path, args: tuple[str, .
     assert done.out == ""
     assert args[0] in done.err or "strategy" in done.err or "target" in done.err
     assert not list(home.jobs.iterdir())
+
+
+def test_a_name_that_is_no_text_is_exit_2(home: Home, tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/m\xe9.onnx"))
+    done = submit(models.cnn(tmp_path / "m.onnx").rename(path))
+    assert done.code == 2, done.err
+    assert "rename it" in done.err
 
 
 def test_no_model_at_all_is_exit_2(home: Home) -> None:

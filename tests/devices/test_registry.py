@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import tunefarm
+from tunefarm.devices import cpu
 from tunefarm.devices.device import Device, device_from_dict
 from tunefarm.devices.gpu_driver import Driver, Gpu
 from tunefarm.devices.here import identified
@@ -32,7 +33,30 @@ def test_a_device_is_read_back_as_it_was(home: Home, device: Device) -> None:
 def test_a_damaged_registration_is_passed_over(home: Home, device: Device) -> None:
     register(home, device)
     (home.devices / "other.json").write_text("{")
+    (home.devices / "gone.json").symlink_to("nowhere")  # between two looks
     assert registered(home) == (device,)
+
+
+def test_who_looks_meanwhile_finds_a_device(
+    home: Home, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there is put on record before what is there no more is taken off it."""
+    here = replace(device, host=cpu.host_name())
+    newer = replace(here, id="cpu-newer")
+    register(home, here)
+    monkeypatch.setattr("tunefarm.devices.registry.probe", lambda: (newer,))
+    monkeypatch.setattr("tunefarm.devices.registry._gpus", tuple)
+    seen: list[int] = []
+    unlink = Path.unlink
+
+    def looks_first(path: Path, missing_ok: bool = False) -> None:
+        seen.append(len(registered(home)))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", looks_first)
+    probe_and_register(home)
+    assert seen == [2]
+    assert registered(home) == (newer,)
 
 
 def test_every_gpu_of_a_machine_is_a_device(

@@ -21,6 +21,7 @@ from tunefarm.frontend.dtypes import (
     narrowest,
     numpy_dtype,
     rounding,
+    save_npz,
 )
 from tunefarm.frontend.half import (
     half_types,
@@ -216,6 +217,11 @@ def test_types_by_name(tmp_path: Path) -> None:
     assert narrowest([]) == "float32"
     assert narrowest(HALF) == "bfloat16"
     given = np.arange(6).astype(numpy_dtype("bfloat16"))
+    with (tmp_path / "b.npz").open("wb") as file:
+        save_npz(file, {"file": given, "a/b": np.float64(1.5) * np.ones(2)})
+    with np.load(tmp_path / "b.npz") as stored:
+        assert set(stored.files) == {"file", "a/b"}, "whatever NumPy calls its parameters"
+        np.testing.assert_array_equal(from_npz(stored["file"], "bfloat16"), given)
     np.savez(tmp_path / "a.npz", bytes=given, numbers=for_npz(given))
     with np.load(tmp_path / "a.npz") as stored:
         np.testing.assert_array_equal(from_npz(stored["bytes"], "bfloat16"), given)

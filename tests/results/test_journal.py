@@ -22,6 +22,7 @@ from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.facts import Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
 from tunefarm.results.known import in_models, known, known_before, note_between, twin
+from tunefarm.results.record import BEGINS_WITHIN_S
 from tunefarm.search.candidate import Candidate
 
 
@@ -78,10 +79,28 @@ def test_status_follows_events_and_the_drivers_life(home: Home, journal: Journal
     assert journal.status("net-1") == "succeeded"
 
 
-def _status_elsewhere(home: Home) -> str:
+def test_a_job_that_nobody_ever_drove_is_not_queued_for_good(home: Home, journal: Journal) -> None:
+    """Whoever submitted it fell before it was driven."""
+    timed = Journal(home, clock=lambda: time.time() - BEGINS_WITHIN_S - 1)
+    timed.add_job(make_job(job="late-1"), [])
+    assert timed.status("late-1") == "interrupted"
+    lock = DriverLock(home, "late-1")
+    assert lock.acquire()
+    assert _status_elsewhere(home, "late-1") == "queued"
+    lock.release()
+    timed.close()
+
+
+def test_a_job_without_a_name_is_no_job(journal: Journal) -> None:
+    assert journal.job("net").id == "net-1"
+    with pytest.raises(UnknownJob, match="no job is named"):
+        journal.job("")
+
+
+def _status_elsewhere(home: Home, job: str = "net-1") -> str:
     code = (
         "from tunefarm.home import Home; from tunefarm.results.journal import Journal;"
-        "print(Journal(Home.from_environment()).status('net-1'))"
+        f"print(Journal(Home.from_environment()).status('{job}'))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.strip()

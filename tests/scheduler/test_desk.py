@@ -7,6 +7,7 @@ import hashlib
 import io
 import ipaddress
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from tunefarm.home import Home
 from tunefarm.measure.protocol import Protocol
 from tunefarm.results.facts import Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
+from tunefarm.scheduler import desk as desk_module
 from tunefarm.scheduler.desk import Desk, HomeDesk, follow
 from tunefarm.scheduler.door.client import RemoteDesk
 from tunefarm.scheduler.door.server import Door, Frame, make_app, make_routes
@@ -246,6 +248,35 @@ def test_no_value_passes_for_an_option() -> None:
     assert "--targets=--farm" in wanted.arguments()
     assert "--name=--token=x" in wanted.arguments()
     assert wanted.arguments()[-1] == "--retune"
+
+
+def test_what_a_command_has_said_counts_however_it_leaves(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's native threads may fall as it leaves a farm, when all is done."""
+
+    def says(text: str) -> None:
+        code = f"print({text!r}, flush=True); import os; os.abort()"
+        monkeypatch.setattr(desk_module, "_command", lambda _: [sys.executable, "-c", code])
+
+    says('{"job": "net-1"}')
+    assert desk_module.ask_command(home, ["submit"]) == {"job": "net-1"}
+    says('{"error": "no", "hint": "", "exit_code": 4}')
+    with pytest.raises(TunefarmError, match="no"):
+        desk_module.ask_command(home, ["submit"])
+
+
+@pytest.mark.parametrize("wrong", ["certificate", "key"])
+def test_a_certificate_that_is_none_is_refused_before_anything_starts(
+    home: Home, tmp_path: Path, wrong: str
+) -> None:
+    pair = dict(zip(("certificate", "key"), self_signed(tmp_path), strict=True))
+    pair[wrong].write_text("no PEM")
+    options = [word for name, file in pair.items() for word in (f"--{name}", file)]
+    done = tunefarm("up", *options, TUNEFARM_HOME=str(home.root))
+    assert done.code == 2
+    assert "cannot be used" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_names_of_files() -> None:
