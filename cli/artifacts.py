@@ -90,7 +90,10 @@ def pull(
             )
         verify(artifact)
         path = output / found.name
-        os.replace(found, path)
+        try:
+            os.replace(found, path)
+        except OSError as error:  # a directory of that name, unpacked there
+            raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
     if as_json:
         show_json({"path": str(path), "digest": digest})
     else:
@@ -220,6 +223,7 @@ def run(path: Path, inputs: Path | None, outputs: Path | None, repeat: int, as_j
         model(feed)
         latencies.append(time.perf_counter() - started)
     if outputs is not None:
+        outputs = outputs if outputs.suffix == ".npz" else outputs.with_name(f"{outputs.name}.npz")
         try:
             with atomically(outputs) as file:
                 save_npz(file, results)

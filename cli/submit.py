@@ -230,13 +230,13 @@ def command(
         },
         protocol=_protocol(seed),
     )
+    if not detach:
+        import tunefarm.scheduler.driver  # noqa: F401 - Ray takes a second: before the job is there
     journal = Journal(home)
     if not retune and (other := twin(journal, job, chosen)):
         journal.close()
         _join(home, other, detach, as_json)
         return
-    if not detach:
-        import tunefarm.scheduler.driver  # noqa: F401 - Ray takes a second: before the job is there
     journal.add_job(job, chosen)
     if detach:
         try:
@@ -318,6 +318,8 @@ def run(home: Home, journal: Journal, job: Job, as_json: bool) -> None:
 
     reporter = ConsoleReporter(home.job_dir(job.id) / "job.log")
     reporter.line(f"job {job.id}")
+    if journal.mended:
+        reporter.line(journal.mended.words())
     stop = StopFlag()
     stop.install()
     try:

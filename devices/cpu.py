@@ -10,8 +10,11 @@ import platform
 import re
 import socket
 import subprocess
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
+
+_PROCESSORS = Path("/sys/devices/system/cpu")
 
 
 @cache
@@ -52,10 +55,22 @@ def usable_cores() -> int:
     return max(1, cores)
 
 
+def one_of_each_core(processors: Collection[int], root: Path = _PROCESSORS) -> list[int]:
+    """Of processors that are threads of one core the first; all where the kernel does not say."""
+    found: dict[str, int] = {}
+    for number in sorted(processors):
+        try:
+            core = (root / f"cpu{number}" / "topology" / "thread_siblings_list").read_text().strip()
+        except OSError:
+            core = str(number)
+        found.setdefault(core, number)
+    return list(found.values())
+
+
 def cache_sizes() -> tuple[int, int, int]:
     """Bytes of L1d, L2 and L3 as seen by the first core; 0 where the kernel does not say."""
     sizes = {1: 0, 2: 0, 3: 0}
-    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+    for index in (_PROCESSORS / "cpu0" / "cache").glob("index*"):
         try:
             kind = (index / "type").read_text().strip()
             level = int((index / "level").read_text())

@@ -167,7 +167,7 @@ def _manifest(
     seen: _Seen,
     wall_s: float,
 ) -> dict[str, Any]:
-    shipped = "untuned" if traces is None else "tuned"
+    shipped = "untuned" if traces is None or seen.why_untuned else "tuned"
     if traces is None:
         program, traces = _untuned(program), {}
     device = target.device

@@ -9,7 +9,7 @@ from pathlib import Path
 from tunefarm.errors import StoreError
 from tunefarm.home import Home
 from tunefarm.results.driver_lock import driver_is_elsewhere
-from tunefarm.results.salvage import Mended, is_half_mended, mend, mending, put_in_place
+from tunefarm.results.salvage import Mended, facts_of, is_half_mended, mend, mending, put_in_place
 from tunefarm.results.store import DamagedStore, Store, sqlite_path
 
 _LOG = logging.getLogger(__name__)
@@ -25,22 +25,33 @@ def open_store(url: str, home: Home, mends: bool = True) -> tuple[Store, Mended 
         StoreError: it cannot be used, or is damaged and jobs write to it.
         DamagedStore: it is damaged, and is not to be mended (`mends`), or cannot be.
     """
-    path = sqlite_path(url)
-    mended = None
+    path, mended = sqlite_path(url), None
+    aside = _finished(path, mends) if path is not None and is_half_mended(path) else None
     try:
-        if path is not None and is_half_mended(path):
-            with mending(path):
-                if is_half_mended(path):
-                    aside = put_in_place(path)
-                    _LOG.warning("a mending of the journal is finished; the damaged one: %s", aside)
-        return Store(url), None
+        store = Store(url)
+        if aside is not None:
+            mended = Mended(aside, facts_of(store))
     except DamagedStore:
         if path is None or not mends:
             raise
         mended = mended_store(url, home)
+        store = Store(url)
     if mended is not None:
         _LOG.warning(mended.words())
-    return Store(url), mended
+    return store, mended
+
+
+def _finished(path: Path, mends: bool) -> Path | None:
+    """Of a mending that was cut short, where the damaged file is now; None where somebody else was
+    first.
+
+    Raises:
+        DamagedStore: it is not to be mended.
+    """
+    if not mends:
+        raise DamagedStore(f"a mending of {path} was cut short")
+    with mending(path):
+        return put_in_place(path) if is_half_mended(path) else None
 
 
 def mended_store(url: str, home: Home) -> Mended | None:

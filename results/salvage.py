@@ -14,7 +14,6 @@ import fcntl
 import os
 import struct
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,21 +58,28 @@ def mend(path: Path) -> Mended:
     fresh = path.with_name(f"{path.name}.mending")
     for suffix in SUFFIXES:
         fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
-    kept: Counter[str] = Counter()
     store = Store(f"sqlite:///{fresh}")
     try:
         with store.together():
             for table, row in facts_in(path):
                 store.add(table, [row])
-        for table in fact_tables():
-            kept[table.name] = int(store.scalar(sa.select(sa.func.count()).select_from(table)))
+        kept = facts_of(store)
     finally:
         store.close()
     if not any(kept.values()):
         fresh.unlink()
         raise ValueError(f"no fact in {path}")
     os.replace(fresh, _mended(path))
-    return Mended(put_in_place(path), dict(kept))
+    return Mended(put_in_place(path), kept)
+
+
+def facts_of(store: Store) -> dict[str, int]:
+    """How many there are, by table."""
+    count = sa.func.count()
+    return {
+        table.name: int(store.scalar(sa.select(count).select_from(table)))
+        for table in fact_tables()
+    }
 
 
 def is_half_mended(path: Path) -> bool:

@@ -55,10 +55,24 @@ def shipped_before(journal: Journal, job: Job, target: JobTarget) -> Shipped | N
             continue
         if row["summary"]["verdict"] == Verdict.UNMEASURED:
             continue
-        tags = version_tags(other, of, row, packaged_by(journal, other.id, target.name))
+        by = packaged_by(journal, other.id, target.name)
+        tags = version_tags(other, of, _of_its_own(journal, other.id, row), by)
         if held is None or takes_over(tags, held[1]):
             held = Shipped(row["digest"], other.id, Path(row["path"])), tags
     return held[0] if held is not None else None
+
+
+def _of_its_own(journal: Journal, job: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an artifact. An older tunefarm's, of an untuned build that shipped because the tuned
+    one computed something else, has that one's verdict: no interval of it counts."""
+    if "why_untuned" in row["summary"]:
+        return row
+    checks = [event["detail"] for event in journal.events(job) if event["kind"] == "checked"]
+    found = _one(checks[::-1], "target", row["target"])
+    if found is None or found["tuned"]:
+        return row
+    said = {"verdict": Verdict.SAME.value, "speedup_ci95": [1.0, 1.0]}
+    return {**row, "summary": {**row["summary"], **said}}
 
 
 def _one(rows: Sequence[dict[str, Any]], key: str, value: str) -> dict[str, Any] | None:

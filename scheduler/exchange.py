@@ -216,7 +216,8 @@ class Exchange:
             report = _when_it_is_there(path, self.root)
             if report is None:
                 return
-            if refused := _refusal(one, report):
+            mine = dataclasses.replace(one, device=self.device.fingerprint)
+            if refused := _refusal(mine, report):
                 raise ArtifactTampered(refused)
         except ArtifactError as error:
             path.rename(path.with_suffix(".refused"))

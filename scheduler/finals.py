@@ -216,7 +216,8 @@ class Finals:
                 hint="The import or the compiler is wrong about this model; please report it.",
             )
         base, tuned = self._libraries()
-        why = "" if ships_tuned else _why_untuned(compared, refused)
+        shown = None if self.races.target.device.is_emulated else compared
+        why = "" if ships_tuned else _why_untuned(compared, shown, refused)
         self.previous.judge(ships_tuned)
         self.races.journal.add_event(self.races.job.id, PACKAGED, target=name, tunefarm=__version__)
         packaged = package(
@@ -252,18 +253,20 @@ class Finals:
         return Packaged(Path(row["path"]), row["digest"], row["summary"])
 
 
-def _why_untuned(compared: Comparison | None, refused: Parity | None) -> str:
-    if refused is not None:
-        return (
-            "the tuned model computes something else than the model "
-            f"(largest relative error {refused.max_rel_err:.1e})"
-        )
+def _why_untuned(
+    compared: Comparison | None, shown: Comparison | None, refused: Parity | None
+) -> str:
+    """`shown` is of `compared` what may be told: times of an emulated device are none."""
     if compared is None:
         return "the tuned model was not timed in every process"
-    return (
-        f"the tuned model is slower: {compared.speedup:.3g}x "
-        f"({compared.low:.3g} to {compared.high:.3g}) as fast"
-    )
+    if compared.verdict is Verdict.SLOWER:
+        said = (
+            f": {shown.speedup:.3g}x ({shown.low:.3g} to {shown.high:.3g}) as fast" if shown else ""
+        )
+        return f"the tuned model is slower{said}"
+    # An older tunefarm's runtime, in a bundle or at the lab, does not tell how far it was off.
+    off = f" (largest relative error {refused.max_rel_err:.1e})" if refused is not None else ""
+    return f"the tuned model computes something else than the model{off}"
 
 
 def _with_itself(compared: Comparison | None) -> Comparison | None:

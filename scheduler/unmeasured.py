@@ -85,7 +85,9 @@ class UnmeasuredRun:
             self.say(f"{tuned} of {len(traces)} kernels have a schedule that a model chose")
             library = self._assembled(builders[0], traces)
             seen = self._on_paper(builders[0], library, started)
+            why = ""
             if seen.is_wrong:
+                why = f"the tuned model computes something else than the model ({_said(seen)})"
                 traces = dict.fromkeys(traces, UNTUNED)
                 library = self._assembled(builders[0], traces)
                 seen = self._untuned_on_paper(builders[0], library, started)
@@ -105,6 +107,7 @@ class UnmeasuredRun:
             conditions=cpu.conditions(),
             protocol=self.protocol.to_dict(),
             wall_s=time.monotonic() - started,
+            why_untuned=why,
         )
         self.journal.add_artifact(
             job, name, self.job.name, packaged.digest, packaged.path, packaged.summary

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from tunefarm.devices import cpu
 from tunefarm.frontend.dtypes import INT8
 from tunefarm.measure.expected import exact_feed, exact_model, moves
 from tunefarm.results.runtimes.contract import Array, Run, Runtime, Subject
@@ -28,7 +29,7 @@ class OnnxRuntime(Runtime):
         options.add_session_config_entry(
             "session.intra_op.allow_spinning", "0" if setting == "sleeping" else "1"
         )
-        caller, *others = sorted(os.sched_getaffinity(0))[: subject.threads]
+        caller, *others = cpu.one_of_each_core(os.sched_getaffinity(0))[: subject.threads]
         is_pinned = setting == "pinned" and len(others) == subject.threads - 1 > 0
         if is_pinned:  # it counts processors from 1, and the calling thread is no one of its own
             cores = ";".join(str(core + 1) for core in others)

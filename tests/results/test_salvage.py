@@ -24,7 +24,7 @@ from tunefarm.results import schema
 from tunefarm.results.facts import Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
 from tunefarm.results.salvage import facts_in, mend
-from tunefarm.results.store import Store
+from tunefarm.results.store import DamagedStore, Store
 from tunefarm.scheduler.ledger import Ledger
 from tunefarm.scheduler.messages import Imported, Task
 from tunefarm.scheduler.state import Limits, TargetState
@@ -209,9 +209,13 @@ def test_a_mending_that_was_cut_short_is_finished(
     mended = path.read_bytes()
     path.write_bytes(pristine[:5000])
     (home.root / "journal.db.mended").write_bytes(mended)
+    with pytest.raises(DamagedStore, match="cut short"):
+        Journal(home, mends=False)
     with caplog.at_level(logging.WARNING):
         journal = Journal(home)
-    assert "a mending of the journal is finished" in caplog.text
+    assert "the journal was damaged" in caplog.text
+    assert journal.mended is not None
+    assert journal.mended.kept == {name: len(rows) for name, rows in truth.items()}
     assert facts(journal) == truth
     journal.close()
 

@@ -137,6 +137,30 @@ def test_speed_ups_over_the_untuned_builds_of_two_tunefarms_are_not_compared(
         assert found.digest == made.digest, "the newer one, slower as it may seem"
 
 
+def test_an_older_tunefarms_verdict_on_what_did_not_ship_counts_for_nothing(
+    journal: Journal, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has packaged the untuned build, for the tuned one was wrong, with that one's verdict."""
+    target = JobTarget("llvm", device.target, device, "tc")
+    old = shipped(journal, of(1.0), target, libraries(tmp_path / "1", b"1"), speedup=98.0)
+    journal.add_event("net-1", "checked", target="llvm", tuned=False, parity={})
+    new = shipped(journal, of(2.0), target, libraries(tmp_path / "2", b"2"), speedup=40.0)
+    found = shipped_before(journal, of(9.0), target)
+    assert found is not None
+    assert found.digest == old.digest, "a verdict with its reason is true of what shipped"
+    told = {key: value for key, value in old.summary.items() if key != "why_untuned"}
+    rows = Journal.artifacts
+
+    def as_then(self: Journal, job: str | None = None) -> list[dict[str, Any]]:
+        older = {old.digest: {"summary": told}}
+        return [{**row, **older.get(row["digest"], {})} for row in rows(self, job)]
+
+    monkeypatch.setattr(Journal, "artifacts", as_then)
+    found = shipped_before(journal, of(9.0), target)
+    assert found is not None
+    assert found.digest == new.digest
+
+
 def test_a_record_that_is_damaged_is_passed_over(
     journal: Journal, device: Device, tmp_path: Path
 ) -> None:

@@ -117,7 +117,10 @@ def test_a_name_alone_is_enough_where_it_means_one_thing(
     [
         ("postgresql://u:secret@h:5432/db", "postgresql://u:***@h:5432/db"),
         ("https://u:p@ss@h/x?y=1", "https://u:***@h/x?y=1"),
+        ("postgresql://u:se/cr#e[t@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://h/db?user=u&password=secret", "postgresql://h/db?user=u&password=***"),
         ("https://u@h/x", "https://u@h/x"),
+        ("http://h:5000/a@b", "http://h:5000/a@b"),
         ("http://[::1]:5000", "http://[::1]:5000"),
         ("sqlite:////a/mlflow.db", "sqlite:////a/mlflow.db"),
     ],

@@ -226,6 +226,13 @@ def test_of_a_tuned_model_that_computes_something_else_no_speed_is_told(
     assert summary["parity"]["max_rel_err"] == 1e-8, "of what ships"
 
 
+def test_how_far_a_tuned_model_was_off_may_not_be_known(finals: Finals) -> None:
+    """An older tunefarm's runtime at the lab does not tell."""
+    compare(finals, {"base": 4e-3, "tuned": 1e-3})
+    summary = packaged(finals, tuned=False)
+    assert summary["why_untuned"] == "the tuned model computes something else than the model"
+
+
 @pytest.mark.parametrize(
     "answer",
     [
