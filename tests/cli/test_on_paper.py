@@ -94,6 +94,9 @@ def test_what_is_wrong_on_paper_ships_untuned(
     assert "nothing was measured" in report
     assert "on a GPU of paper" in report
     assert [kernel["tuned"] for kernel in manifest["kernels"]] == [False]
+    assert manifest["shipped"] == "untuned"
+    assert "computes something else than the model" in manifest["why_untuned"]
+    assert row["why_untuned"] == manifest["why_untuned"]
     journal = Journal(home)
     seen = [e["detail"] for e in journal.events(manifest["job"]) if e["kind"] == "on_paper"]
     journal.close()

@@ -238,8 +238,11 @@ def test_two_artifacts_wait_before_each_round(monkeypatch: pytest.MonkeyPatch) -
             waited.append(near)
 
     near, waited, asked = 2e-6, list[float](), list[float]()
-    monkeypatch.setattr(loader, "load", lambda _: Loaded())
+    loads: list[str] = []
+    monkeypatch.setattr(loader, "load", lambda path: loads.append(path.name) or Loaded())
     monkeypatch.setattr(duel, "while_near", lambda near_s: asked.append(near_s) or Waits())
     found = duel.run_round(duel.Turn((Path("a"), Path("b")), 0, 0.0, near))
     assert asked == [near]
     assert len(waited) == len(found.samples[0]) == duel.LEAST_ROUNDS
+    duel.run_round(duel.Turn((Path("a"), Path("b")), 1, 0.0, near))
+    assert loads == ["a", "b", "b", "a"], "who is first has other pages"

@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 import math
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,11 +20,14 @@ import pytest
 
 from tests import models
 from tunefarm.cli.bench import ALL
+from tunefarm.devices import cpu
 from tunefarm.errors import JobFailed, UsageError
 from tunefarm.frontend.half import narrowed
 from tunefarm.frontend.onnx_file import ImportLimits, input_specs, read_model
+from tunefarm.home import Home
 from tunefarm.measure.runner import MODEL_WAIT_S
 from tunefarm.measure.steady import NETWORK_S, while_near
+from tunefarm.results import bench_record, plots
 from tunefarm.results.bench import BenchProtocol, Entry, Watch, bench
 from tunefarm.results.bench_figures import figures, summarised
 from tunefarm.results.bench_round import MOST_TURNS, SHORT_WAIT_S, Contestant, Pace, Report
@@ -341,6 +346,51 @@ def test_nothing_is_faster_than_a_wrong_result_and_few_processes_give_no_interva
     ours, tvm = figures(few, BenchProtocol())
     assert ours["ci95_ms"] is None
     assert tvm["ours_faster"] == {"speedup": pytest.approx(2.0), "ci95": None}
+
+
+def test_what_is_wrong_is_shown_as_wrong_and_has_no_times_in_mlflow(
+    home: Home, tmp_path: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    entries = [
+        entry("tunefarm", "default", 0.010),
+        entry("iree", "3", 0.005, error=5.0),
+        entry("onnxruntime", "pinned", 0.020),
+    ]
+    rows = figures(entries, BenchProtocol())
+    figure = plots.runtimes(rows, "net")
+    (axes,) = figure.axes
+    names = [label.get_text().split()[0] for label in axes.get_yticklabels()]
+    assert names == ["iree", "onnxruntime", "tunefarm"], "from below: the fastest right one on top"
+    said = [text.get_text() for text in axes.texts]
+    assert ["WRONG" in text for text in said] == [True, False, False]
+    (tmp_path / bench_record.RAW).write_text("{}")
+    document = {"model": "net", "threads": 2, "machine": {"cpu": "paper"}, "runtimes": rows}
+    run = bench_record._track(home, tmp_path, document, figure)
+    metrics = MlflowClient(tracking_uri=home.mlflow_uri).get_run(run).data.metrics
+    assert "tunefarm.median_ms" in metrics
+    assert {key for key in metrics if key.startswith("iree.")} == {"iree.max_rel_err"}
+
+
+@pytest.mark.tvm
+@pytest.mark.skipif(cpu.usable_cores() < 2, reason="one core has no thread to bind elsewhere")
+def test_onnx_runtimes_threads_are_bound_where_it_says_so(tmp_path: Path) -> None:
+    code = f"""
+import os
+from pathlib import Path
+from tests import models
+from tests.results.test_bench import subject_of
+from tunefarm.measure.pinning import _bound
+from tunefarm.results.runtimes import runtime
+place = Path({str(tmp_path)!r})
+subject = subject_of(place, models.two_by_two(place / "model.onnx"))
+for setting in ("spinning", "pinned"):
+    run = runtime("onnxruntime").load(subject, setting)
+    print(len(os.sched_getaffinity(0)) == 1, bool(_bound() - os.sched_getaffinity(0)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False", "True", "True"]
 
 
 def test_the_command_offers_every_runtime() -> None:

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.results.test_journal import make_job
+from tunefarm.cli import sync
 from tunefarm.devices.device import Device
-from tunefarm.errors import TunefarmError, UsageError
+from tunefarm.errors import JobError, TunefarmError, UsageError
 from tunefarm.home import Home
+from tunefarm.results.driver_lock import DriverLock
 from tunefarm.results.facts import PACKAGED, Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.tracking import _Sync, experiment_of, prepare_environment, pull
@@ -110,6 +113,32 @@ def test_a_name_alone_is_enough_where_it_means_one_thing(
             sync.client.delete_registered_model_alias("net", alias)
         with pytest.raises(TunefarmError, match="no version of net has an alias"):
             pull(home, home.mlflow_uri, "net", None, tmp_path / "into")
+
+
+def test_a_job_that_is_named_is_written_whatever_became_of_it(
+    home: Home, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for one whose driver does so itself; without a name, all that have ended."""
+    written: list[str] = []
+    monkeypatch.setattr(
+        "tunefarm.results.tracking.sync_job", lambda _, job, uri: written.append(job) or ""
+    )
+    with contextlib.closing(Journal(home)) as journal:
+        for name, kind in (("net-1", "interrupted"), ("net-2", "succeeded"), ("net-3", "running")):
+            job = dataclasses.replace(make_job(job=name), options={"tracking_uri": "u"})
+            journal.add_job(job, [JobTarget("llvm", device.target, device, "tc")])
+            journal.add_event(name, "running")
+            journal.add_event(name, kind)
+        driver = DriverLock(home, "net-3")
+        assert driver.acquire()
+        call = CliRunner().invoke
+        assert call(sync.command, []).exit_code == 0
+        assert call(sync.command, ["net-1"]).exit_code == 0
+        assert written == ["net-2", "net-1"]
+        refused = call(sync.command, ["net-3"])
+        assert isinstance(refused.exception, JobError)
+        assert "is running" in refused.exception.message
+        driver.release()
 
 
 @pytest.mark.parametrize(
