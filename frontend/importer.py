@@ -22,6 +22,7 @@ from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
 from tunefarm.frontend import quantised
 from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
 from tunefarm.frontend.dtypes import INT8, TF32, is_float, narrowest, numpy_dtype
+from tunefarm.frontend.expansion import expand, inline_functions
 from tunefarm.frontend.half import half_types, widen_inside, widen_islands
 from tunefarm.frontend.identity import model_digest
 from tunefarm.frontend.onnx_file import (
@@ -145,13 +146,18 @@ def run_import(request: ImportRequest) -> None:
     bind_shapes(model, dict(request.shapes))
     counts = Counter(node.op_type for node in model.graph.node)
     _load_compiler()
-    _check_operators(model)
+    from tunefarm.frontend import relax_attention, relax_layout, relax_passes, relax_whole
+    from tunefarm.frontend.stored import save_program
+
     if model.ByteSize() >= _MOST_BYTES:
         raise UnsupportedModel(
             f"{request.model} has more than 2 GiB with its weights",
             hint="Split it, or store its weights in half precision.",
         )
     original = model.SerializeToString()
+    known = relax_passes.importable_operators() | quantised.SPELLED
+    model = expand(inline_functions(model), known, request.limits.nodes)
+    _check_operators(model, known)
     graph = Graph(model)
     types, is_quantised = half_types(model), quantised.is_quantised(model)
     for_processor = request.target.kind == "llvm"
@@ -175,10 +181,6 @@ def run_import(request: ImportRequest) -> None:
         )
     inputs = input_specs(model)
     _check_inputs(inputs)
-
-    from tunefarm.frontend import relax_attention, relax_layout, relax_passes, relax_whole
-    from tunefarm.frontend.stored import save_program
-
     name_plainly(model)
     module = relax_passes.from_onnx(model, log)
     temporary = request.directory.with_name(f".{request.directory.name}.{os.getpid()}")
@@ -252,10 +254,7 @@ def _load_compiler() -> None:
         load_lib_ctypes("tvm", "tvm_compiler", "RTLD_LOCAL", extra_lib_paths=paths)
 
 
-def _check_operators(model: onnx.ModelProto) -> None:
-    from tunefarm.frontend import relax_passes
-
-    known = relax_passes.importable_operators() | quantised.SPELLED
+def _check_operators(model: onnx.ModelProto, known: frozenset[str]) -> None:
     for node in model.graph.node:
         if node.op_type not in known:
             domain = f"{node.domain}." if node.domain else ""

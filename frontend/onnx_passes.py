@@ -6,6 +6,7 @@ They run before the import because the compiler folds constants by compiling a k
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -27,7 +28,8 @@ _FOLDABLE = frozenset(
         *("Constant", "ConstantOfShape", "Range", "Identity", "Cast"),
         *("Add", "Sub", "Mul", "Div", "Mod", "Neg", "Sqrt", "Floor", "Ceil", "Min", "Max"),
         *("Equal", "Less", "Greater", "Not", "And", "Or", "Where", "ReduceProd"),
-        *("Concat", "Expand", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
+        *("Concat", "Expand", "Gather", "Reshape", "Slice", "Split", "Squeeze"),
+        *("Transpose", "Unsqueeze"),
     }
 )
 _SIZES = ("Shape", "Size")
@@ -49,6 +51,11 @@ class Graph:
         }
         self.nodes: list[onnx.NodeProto] = list(model.graph.node)
         self.outputs = {o.name for o in model.graph.output}
+        self._numbers = itertools.count()
+
+    def number(self) -> int:
+        """Another one each time: what passes name new values by."""
+        return next(self._numbers)
 
     def uses(self) -> Counter[str]:
         counts = Counter(name for node in self.nodes for name in node.input)
@@ -173,12 +180,14 @@ def _evaluate(graph: Graph) -> None:
             [node],
             "fold",
             [helper.make_tensor_value_info(n, _dtype(v), list(v.shape)) for n, v in values.items()],
-            [helper.make_empty_tensor_value_info(node.output[0])],
+            [helper.make_empty_tensor_value_info(name) for name in node.output if name],
         )
         one = helper.make_model(
             onnx_graph, opset_imports=[helper.make_opsetid("", graph.opset)], ir_version=8
         )
-        graph.constants[node.output[0]] = np.asarray(ReferenceEvaluator(one).run(None, values)[0])
+        results = ReferenceEvaluator(one).run(None, values)
+        for name, result in zip(filter(None, node.output), results, strict=True):
+            graph.constants[name] = np.asarray(result)
     graph.nodes = nodes
 
 

@@ -1,0 +1,148 @@
+"""Branches and loops whose course is known before the run: they are what they come to.
+
+A compiled program is one straight line. Exporters write an If where they could not tell whether a
+dimension is 1, a Loop for a loop with a fixed number of rounds, a Scan for a recurrence.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import numpy_helper
+
+from tunefarm.frontend.site import Site
+
+
+def branch(site: Site) -> bool:
+    """If: the branch that is taken; where that is known in the run alone, both are computed and
+    one is chosen, if they are of the same shapes."""
+    condition = site.value(0)
+    bodies = [site.attribute(name, None) for name in ("then_branch", "else_branch")]
+    if condition is not None:
+        for index, name in enumerate(splice(site, bodies[not condition.item()], {})):
+            site.give(index, name)
+        return True
+    if any(site.facts.shape(name) is None for name in site.node.output):
+        return False
+    taken, other = (splice(site, body, {}) for body in bodies)
+    for index, pair in enumerate(zip(taken, other, strict=True)):
+        site.give(index, site.emit("Where", site.input(0), *pair))
+    return True
+
+
+def loop(site: Site) -> bool:
+    """Loop: round after round, if their number is known and none is the last before its time."""
+    body: onnx.GraphProto = site.attribute("body", None)
+    rounds, going = site.value(0), site.value(1)
+    starts = (going is None and not site.input(1)) or (going is not None and bool(going.item()))
+    if rounds is None or not starts or not _goes_on(site, body):
+        return False
+    count = int(rounds.item())
+    carried = list(site.node.input[2:])
+    scanned: list[list[str]] = [[] for _ in body.output[1 + len(carried) :]]
+    if scanned and count < 1:
+        return False  # of which nothing could be put together
+    true = site.constant(True, bool)
+    for index in range(count):
+        names = [site.constant(index, "int64"), true, *carried]
+        _, *values = splice(site, body, _bound(body, names))
+        carried = values[: len(carried)]
+        for rows, value in zip(scanned, values[len(carried) :], strict=True):
+            rows.append(site.unsqueeze(value, 0))
+    for index, name in enumerate([*carried, *(site.concat(rows, 0) for rows in scanned)]):
+        site.give(index, name)
+    return True
+
+
+def scan(site: Site) -> bool:
+    """Scan: step after step. Before opset 9 it was another operator, with a batch."""
+    body: onnx.GraphProto = site.attribute("body", None)
+    if site.opset < 9:
+        return False
+    read = int(site.attribute("num_scan_inputs", 0))
+    states = list(site.node.input[: len(site.node.input) - read])
+    written = len(body.output) - len(states)
+    pieces = []
+    for index in range(read):
+        place = len(states) + index
+        shape = site.shape(place)
+        if shape is None:
+            return False
+        axis = _at(site, "scan_input_axes", index) % len(shape)
+        rows = site.split(site.input(place), axis, shape[axis])
+        pieces.append([site.squeeze(row, axis) for row in rows])
+        if _at(site, "scan_input_directions", index):
+            pieces[-1].reverse()
+    scanned: list[list[str]] = [[] for _ in range(written)]
+    for step in zip(*pieces, strict=True):
+        values = splice(site, body, _bound(body, [*states, *step]))
+        states = values[: len(states)]
+        for rows, value in zip(scanned, values[len(states) :], strict=True):
+            rows.append(value)
+    for index, name in enumerate(states):
+        site.give(index, name)
+    for index, rows in enumerate(scanned):
+        axis = _at(site, "scan_output_axes", index)
+        if _at(site, "scan_output_directions", index):
+            rows.reverse()
+        if axis < 0:
+            rank = len(body.output[len(states) + index].type.tensor_type.shape.dim)
+            axis += rank + 1
+        joined = site.concat([site.unsqueeze(row, axis) for row in rows], axis)
+        site.give(len(states) + index, joined)
+    return True
+
+
+def _at(site: Site, name: str, index: int) -> int:
+    values = site.attribute(name, [])
+    return int(values[index]) if index < len(values) else 0
+
+
+def _goes_on(site: Site, body: onnx.GraphProto) -> bool:
+    """Whether each round of a loop says that there is another."""
+    said, given = body.output[0].name, body.input[1].name
+    makers = {name: node for node in body.node for name in node.output}
+    while said in makers and makers[said].op_type in ("Identity", "Cast"):
+        said = makers[said].input[0]
+    constants = {one.name: numpy_helper.to_array(one) for one in body.initializer}
+    if said in makers and makers[said].op_type == "Constant":
+        constants[said] = numpy_helper.to_array(
+            next(a.t for a in makers[said].attribute if a.name == "value")
+        )
+    value = constants.get(said, site.graph.constants.get(said))
+    return said == given or (value is not None and bool(value.item()))
+
+
+def _bound(body: onnx.GraphProto, names: list[str]) -> dict[str, str]:
+    return dict(zip((one.name for one in body.input), names, strict=True))
+
+
+def splice(site: Site, body: onnx.GraphProto, bound: dict[str, str]) -> list[str]:
+    """The body's nodes with names of their own; and what its outputs are called then. `bound`:
+    what its inputs are. Names that are none of its own are those of the graph around it."""
+    names = dict(bound)
+    for one in body.initializer:
+        names[one.name] = site.constant(numpy_helper.to_array(one))
+    for node in body.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        rename(copy, names)
+        for index, name in enumerate(node.output):
+            if name:
+                copy.output[index] = names[name] = site.fresh()
+        site.nodes.append(copy)
+    return [names.get(one.name, one.name) for one in body.output]
+
+
+def rename(node: onnx.NodeProto, names: dict[str, str]) -> None:
+    """What the node reads, and what graphs inside it read of those around."""
+    for index, name in enumerate(node.input):
+        node.input[index] = names.get(name, name)
+    for one in node.attribute:
+        for inner in (*one.graphs, *([one.g] if one.HasField("g") else [])):
+            own = {name for part in inner.node for name in part.output}
+            own |= {value.name for value in (*inner.input, *inner.initializer)}
+            seen = {name: new for name, new in names.items() if name not in own}
+            for part in inner.node:
+                rename(part, seen)
+            for output in inner.output:
+                output.name = seen.get(output.name, output.name)

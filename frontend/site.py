@@ -1,0 +1,177 @@
+"""One node of an ONNX graph that is to become others, and what is known of what it reads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from tunefarm.frontend.onnx_passes import Array, Graph, Shape, attribute
+
+AXES_ARE_INPUTS = 13
+"""The opset since which Squeeze, Unsqueeze, Split and ReduceSum read their axes or sizes."""
+_SPLIT_MOST = 64
+
+
+class Facts:
+    """Shapes and types of a graph's values, inferred when one is asked for."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    @cached_property
+    def _tensors(self) -> dict[str, onnx.TypeProto.Tensor]:
+        inferred = self.graph.inferred()
+        values = (*inferred.value_info, *inferred.input, *inferred.output)
+        return {value.name: value.type.tensor_type for value in values}
+
+    def shape(self, name: str) -> Shape | None:
+        """None where a size is not known."""
+        if name in self.graph.constants:
+            return self.graph.constants[name].shape
+        tensor = self._tensors.get(name)
+        if tensor is None or not tensor.HasField("shape"):
+            return None
+        dims = tensor.shape.dim
+        return tuple(d.dim_value for d in dims) if all(_known(d) for d in dims) else None
+
+    def type(self, name: str) -> int:
+        """ONNX's number of it; 0 where that is not known."""
+        if name in self.graph.constants:
+            return int(helper.np_dtype_to_tensor_dtype(self.graph.constants[name].dtype))
+        tensor = self._tensors.get(name)
+        return 0 if tensor is None else int(tensor.elem_type)
+
+
+def _known(dim: Any) -> bool:
+    return bool(dim.HasField("dim_value"))
+
+
+@dataclass
+class Site:
+    """What a rule sees of `node`, and the `nodes` that it puts in its place."""
+
+    node: onnx.NodeProto
+    facts: Facts
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    _constants: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:
+        return self.facts.graph
+
+    @property
+    def opset(self) -> int:
+        return self.graph.opset
+
+    def attribute(self, name: str, default: Any) -> Any:
+        return attribute(self.node, name, default)
+
+    def input(self, index: int) -> str:
+        """Its name; empty where the node has none there."""
+        return self.node.input[index] if index < len(self.node.input) else ""
+
+    def output(self, index: int) -> str:
+        return self.node.output[index] if index < len(self.node.output) else ""
+
+    def shape(self, index: int) -> Shape | None:
+        """Of an input."""
+        return self.facts.shape(self.input(index)) if self.input(index) else None
+
+    def value(self, index: int) -> Array | None:
+        """Of an input that is a constant."""
+        return self.graph.constants.get(self.input(index))
+
+    def dtype(self, index: int) -> np.dtype[Any] | None:
+        """Of an input's elements."""
+        number = self.facts.type(self.input(index))
+        return helper.tensor_dtype_to_np_dtype(number) if number else None
+
+    def fresh(self) -> str:
+        """A name that nothing has."""
+        return f"{next(o for o in self.node.output if o)}/{self.graph.number()}"
+
+    def constant(self, value: Any, dtype: Any = None) -> str:
+        array = np.asarray(value, dtype)
+        key = (array.dtype.name, array.shape, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = self.fresh()
+            self.graph.constants[self._constants[key]] = array
+        return self._constants[key]
+
+    def sizes(self, *values: int) -> str:
+        return self.constant(values, np.int64)
+
+    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """A node with one output, and that one's name."""
+        return self.emit_many(op, *inputs, outputs=1, **attributes)[0]
+
+    def emit_many(self, op: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
+        names = [self.fresh() for _ in range(outputs)]
+        self.nodes.append(helper.make_node(op, inputs, names, **attributes))
+        return names
+
+    def give(self, index: int, name: str) -> None:
+        """`name` is the node's output of this index, if anything reads that."""
+        if self.output(index):
+            self.nodes.append(helper.make_node("Identity", [name], [self.output(index)]))
+
+    def again(self, op: str, *inputs: str, **attributes: Any) -> None:
+        """One node, with the same outputs."""
+        self.nodes.append(
+            helper.make_node(op, inputs, self.node.output, self.node.name, **attributes)
+        )
+
+    def cast(self, name: str, number: int) -> str:
+        """To a type by ONNX's number of it."""
+        return self.emit("Cast", name, to=number)
+
+    def reshape(self, name: str, *shape: int) -> str:
+        return self.emit("Reshape", name, self.sizes(*shape))
+
+    def unsqueeze(self, name: str, axis: int) -> str:
+        return self._along("Unsqueeze", name, axis)
+
+    def squeeze(self, name: str, axis: int) -> str:
+        return self._along("Squeeze", name, axis)
+
+    def _along(self, op: str, name: str, axis: int) -> str:
+        if self.opset < AXES_ARE_INPUTS:
+            return self.emit(op, name, axes=[axis])
+        return self.emit(op, name, self.sizes(axis))
+
+    def split(self, name: str, axis: int, parts: int, size: int = 1) -> list[str]:
+        """`parts` pieces of `size` along the axis. Of many, in two steps, so that neither is a
+        kernel with more arguments than a compiler likes."""
+        if parts == 1:
+            return [name]
+        if parts > _SPLIT_MOST:
+            inner = math.isqrt(parts)
+            cut = parts - parts % inner
+            sizes = [inner * size] * (cut // inner) + (
+                [(parts - cut) * size] if cut < parts else []
+            )
+            runs = self._split(name, axis, sizes)
+            return [
+                piece
+                for run, length in zip(runs, sizes, strict=True)
+                for piece in self.split(run, axis, length // size, size)
+            ]
+        return self._split(name, axis, [size] * parts)
+
+    def _split(self, name: str, axis: int, sizes: list[int]) -> list[str]:
+        if self.opset < AXES_ARE_INPUTS:
+            return self.emit_many("Split", name, outputs=len(sizes), axis=axis, split=sizes)
+        return self.emit_many("Split", name, self.sizes(*sizes), outputs=len(sizes), axis=axis)
+
+    def slice(self, name: str, axis: int, start: int, end: int) -> str:
+        bounds = (self.sizes(start), self.sizes(end), self.sizes(axis))
+        return self.emit("Slice", name, *bounds)
+
+    def concat(self, names: list[str], axis: int) -> str:
+        return names[0] if len(names) == 1 else self.emit("Concat", *names, axis=axis)
