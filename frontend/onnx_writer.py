@@ -33,7 +33,7 @@ class Writer:
         self._constants.append(numpy_helper.from_array(values, name))
         return name
 
-    def node(self, kind: str, *inputs: str, **attributes: int | float | list[int]) -> str:
+    def node(self, kind: str, *inputs: str, **attributes: int | float | str | list[int]) -> str:
         result = f"t{len(self._nodes)}"
         self._nodes.append(helper.make_node(kind, list(inputs), [result], **attributes))
         return result

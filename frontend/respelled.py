@@ -22,7 +22,7 @@ _MOST_TAPS = 2**24
 _OF_TAPS = frozenset(
     {
         *("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside"),
-        "mode",
+        *("mode", "nearest_mode"),
     }
 )
 """Settings of a resize that make its matrix."""
@@ -126,15 +126,12 @@ def dropout(site: Site) -> bool:
 
 
 def eye(site: Site) -> bool:
-    shape = site.shape(0)
-    dtype = (
-        helper.tensor_dtype_to_np_dtype(number)
-        if (number := site.attribute("dtype", 0))
-        else site.dtype(0)
-    )
-    if shape is None or dtype is None:
+    shape, number = site.shape(0), site.attribute("dtype", 0) or site.facts.type(site.input(0))
+    if shape is None or not number:
         return False
-    site.give(0, site.constant(np.eye(*shape, k=site.attribute("k", 0)), dtype))
+    rows, columns = shape
+    ones = np.eye(rows, columns, k=int(site.attribute("k", 0)))
+    site.give(0, site.constant(ones, helper.tensor_dtype_to_np_dtype(number)))
     return True
 
 
@@ -178,17 +175,14 @@ def batch_normalisation(site: Site) -> bool:
 
 
 def resize(site: Site) -> bool:
-    """With a filter, or cubes that leave out what lies outside: along each axis a product with a
-    matrix, which ONNX's own evaluator makes of the identity's. Where a picture's sides are to keep
-    their ratio, or only some axes are named, in the sizes that come of it."""
+    """What the importer has not is along each axis a product with a matrix, which ONNX's own
+    evaluator makes of the identity's, or a choice. Where a picture's sides are to keep their ratio,
+    or only some axes are named, it is what comes of that for all of them."""
     shape, plain = site.shape(0), _plain_sizes(site)
-    if shape is None or plain is None:
+    where = site.attribute("coordinate_transformation_mode", b"half_pixel")
+    if shape is None or plain is None or where == b"tf_crop_and_resize":
         return False
-    mode = site.attribute("mode", b"nearest").decode()
-    by_matrix = mode != "nearest" and (
-        site.attribute("antialias", 0) or site.attribute("exclude_outside", 0)
-    )
-    if by_matrix and site.attribute("coordinate_transformation_mode", b"") != b"tf_crop_and_resize":
+    if _is_by_matrix(site, shape, plain):
         value = site.input(0)
         for axis, (size, scale) in enumerate(plain):
             if (size, scale) != (shape[axis], 1.0):
@@ -205,15 +199,21 @@ def resize(site: Site) -> bool:
         for a in site.node.attribute
         if a.name not in ("keep_aspect_ratio_policy", "axes")
     }
-    if site.attribute("coordinate_transformation_mode", b"") == b"tf_crop_and_resize":
-        return False
-    if site.input(2):
-        scales = site.constant([scale for _, scale in plain], np.float32)
-        site.again("Resize", site.input(0), "", scales, **given)
-    else:
-        sizes = site.sizes(*(size for size, _ in plain))
-        site.again("Resize", site.input(0), "", "", sizes, **given)
+    sizes = site.sizes(*(size for size, _ in plain))
+    site.again("Resize", site.input(0), "", "", sizes, **given)
     return True
+
+
+def _is_by_matrix(site: Site, shape: Shape, plain: list[tuple[int, float]]) -> bool:
+    """With a filter, with cubes that leave out what lies outside, symmetric about the middle, or by
+    a scale that is not the ratio of the sizes, which is the only one that the importer knows."""
+    uneven = any(size != old * scale for (size, scale), old in zip(plain, shape, strict=True))
+    return bool(
+        site.attribute("antialias", 0)
+        or site.attribute("exclude_outside", 0)
+        or site.attribute("coordinate_transformation_mode", b"") == b"half_pixel_symmetric"
+        or (site.input(2) and uneven)
+    )
 
 
 def _plain_sizes(site: Site) -> list[tuple[int, float]] | None:
@@ -266,14 +266,16 @@ def _taps(site: Site, size: int, wanted: int, scale: float) -> Array:
 
 
 def _along(site: Site, value: str, axis: int, rank: int, taps: Array) -> str:
-    """The product along an axis of (..., size, ...)."""
+    """The product along an axis of (..., size, ...); of ones and zeros, a choice."""
+    if site.attribute("mode", b"nearest") == b"nearest":
+        return site.emit("Gather", value, site.sizes(*taps.argmax(0).tolist()), axis=axis)
     dtype = site.dtype(0)
-    order: Shape = tuple(k for k in range(rank) if k != axis)
     matrix = site.constant(taps, dtype)
     if axis == rank - 1:
         return site.emit("MatMul", value, matrix)
     if axis == rank - 2:
         return site.emit("MatMul", site.constant(taps.T, dtype), value)
+    order = [k for k in range(rank) if k != axis]
     turned = site.emit("Transpose", value, perm=[*order, axis])
     back = [*range(axis), rank - 1, *range(axis, rank - 1)]
     return site.emit("Transpose", site.emit("MatMul", turned, matrix), perm=back)

@@ -45,7 +45,8 @@ class Facts:
         if name in self.graph.constants:
             return int(helper.np_dtype_to_tensor_dtype(self.graph.constants[name].dtype))
         tensor = self._tensors.get(name)
-        return 0 if tensor is None else int(tensor.elem_type)
+        number: int = tensor.elem_type if tensor is not None else 0
+        return number
 
 
 def _known(dim: Any) -> bool:

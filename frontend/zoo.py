@@ -1,5 +1,5 @@
-"""Real networks with seeded random weights: those that the onnx package carries, transformers, and
-convolutional networks for small devices.
+"""Real networks with seeded random weights: those that the onnx package carries, transformers,
+convolutional networks for small devices, and a recurrent one.
 
 The graphs of the first are real; their weights are stripped to constants. Here they get random
 ones: normal, scaled by the fan-in so that activations stay in range, and positive variances.
@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 
 from tunefarm.errors import UsageError
+from tunefarm.frontend import crnn
 from tunefarm.frontend.dtypes import HALF
 from tunefarm.frontend.half import narrowed
 from tunefarm.frontend.mobile import NETWORKS, mobile
@@ -27,7 +28,12 @@ _DIRECTORY = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 def zoos() -> dict[str, tuple[str, ...]]:
     """The names of the networks, by collection."""
     light = sorted(p.stem.removeprefix("light_") for p in _DIRECTORY.glob("light_*.onnx"))
-    return {"onnx-light": tuple(light), "transformers": tuple(SHAPES), "mobile": tuple(NETWORKS)}
+    return {
+        "onnx-light": tuple(light),
+        "transformers": tuple(SHAPES),
+        "mobile": tuple(NETWORKS),
+        "recurrent": (crnn.NAME,),
+    }
 
 
 def zoo_names() -> tuple[str, ...]:
@@ -44,6 +50,8 @@ def zoo_model(name: str, seed: int = 0) -> onnx.ModelProto:
         return transformer(name, seed)
     if name in NETWORKS:
         return mobile(name, seed)
+    if name == crnn.NAME:
+        return crnn.crnn(seed)
     path = _DIRECTORY / f"light_{name}.onnx"
     if not path.exists():
         raise UsageError(f"no network {name!r}; there are {', '.join(zoo_names())}")
