@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 import onnx
 import onnx.defs
 import onnx.inliner
-from onnx import helper, numpy_helper
 
 from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.control_flow import branch, loop, rename, scan
@@ -102,34 +101,76 @@ _DEFINED: Mapping[str, Callable[[onnx.NodeProto], bool]] = {
 
 def by_definition(site: Site) -> bool:
     """As the function that the standard defines the operator by, where it does."""
-    node = site.node
-    types = {name: site.facts.type(name) for name in node.input if name}
-    if not all(types.values()):
+    function = _definition(site)
+    if function is None:
         return False
-    inputs = []
-    for name, number in types.items():
-        inputs.append(helper.make_tensor_value_info(name, number, site.facts.shape(name)))
-    constants = [
-        numpy_helper.from_array(site.graph.constants[name], name)
-        for name in types
-        if name in site.graph.constants
-    ]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
-    one = helper.make_model(
-        helper.make_graph([node], "one", inputs, outputs, constants),
-        opset_imports=[helper.make_opsetid("", site.opset)],
-    )
-    body = onnx.inliner.inline_selected_functions(
-        one, [("", node.op_type)], inline_schema_functions=True
-    ).graph
-    if len(body.node) == 1 and body.node[0].op_type == node.op_type:
-        return False
-    own = {name: name for name in (*types, *node.output)}
-    for part in body.node:
-        rename(part, own)
+    names = dict(zip(function.input, site.node.input, strict=False))
+    names |= dict.fromkeys(function.input[len(site.node.input) :], "")
+    names |= {o: site.output(k) for k, o in enumerate(function.output) if site.output(k)}
+    attributes = {one.name: one for one in site.node.attribute}
+    for part in function.node:
+        rename(part, names)
+        _set_attributes(part, attributes, site)
         for index, name in enumerate(part.output):
-            if name and name not in own:
-                own[name] = site.fresh()
-            part.output[index] = own.get(name, name)
+            if name and name not in names:
+                names[name] = site.fresh()
+            part.output[index] = names.get(name, name)
         site.nodes.append(part)
     return True
+
+
+def _definition(site: Site) -> onnx.FunctionProto | None:
+    """Of the operator's version in the model's opset; some depend on the types of what is read."""
+    node, function = site.node, onnx.FunctionProto()
+    try:
+        schema = onnx.defs.get_schema(node.op_type, site.opset)
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_function:
+        function.ParseFromString(schema.get_function_with_opset_version(site.opset))
+    else:
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= site.opset]
+        types = [site.facts.type_proto(name) for name in node.input]
+        if not versions or any(
+            name and kind is None for name, kind in zip(node.input, types, strict=True)
+        ):
+            return None
+        kinds = [(kind or onnx.TypeProto()).SerializeToString() for kind in types]
+        made = schema.get_context_dependent_function_with_opset_version(
+            max(versions), node.SerializeToString(), kinds
+        )
+        function.ParseFromString(made)
+        if not all(_is_still(part.op_type, max(versions), site.opset) for part in function.node):
+            return None
+    return function if function.node else None
+
+
+def _is_still(operator: str, opset: int, later: int) -> bool:
+    """Whether a node as of `opset` can be read as one of a later one: what changed is at most which
+    types it is of."""
+    one, other = (onnx.defs.get_schema(operator, version) for version in (opset, later))
+    return set(one.attributes) == set(other.attributes) and len(one.inputs) == len(other.inputs)
+
+
+def _set_attributes(
+    part: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto], site: Site
+) -> None:
+    """The node's own attributes where a definition refers to them, or their defaults."""
+    defaults = onnx.defs.get_schema(site.node.op_type, site.opset).attributes
+    kept = []
+    for one in part.attribute:
+        for inner in (*one.graphs, *([one.g] if one.HasField("g") else [])):
+            for deeper in inner.node:
+                _set_attributes(deeper, given, site)
+        wanted = one.ref_attr_name
+        if wanted:
+            found = onnx.AttributeProto()
+            found.CopyFrom(given[wanted] if wanted in given else defaults[wanted].default_value)
+            if not found.type:
+                continue  # neither given nor with a default: left out
+            found.name = one.name
+            kept.append(found)
+        else:
+            kept.append(one)
+    del part.attribute[:]
+    part.attribute.extend(kept)

@@ -45,7 +45,7 @@ class Graph:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
-        self.opset = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+        self.opset: int = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
         self.constants: dict[str, Array] = {
             i.name: numpy_helper.to_array(i) for i in model.graph.initializer
         }
@@ -89,7 +89,7 @@ class Graph:
         del graph.node[:], graph.initializer[:], graph.value_info[:]
         graph.node.extend(self.nodes)
         graph.initializer.extend(
-            numpy_helper.from_array(np.ascontiguousarray(a), n) for n, a in constants.items()
+            numpy_helper.from_array(np.asarray(a, order="C"), n) for n, a in constants.items()
         )
         inputs = [i for i in graph.input if i.name not in self.constants]
         del graph.input[:]
@@ -113,7 +113,7 @@ class Graph:
             "inferred",
             inputs,
             list(self.model.graph.output),
-            [numpy_helper.from_array(np.ascontiguousarray(a), n) for n, a in small.items()],
+            [numpy_helper.from_array(np.asarray(a, order="C"), n) for n, a in small.items()],
         )
         model = helper.make_model(graph, ir_version=self.model.ir_version)
         del model.opset_import[:]

@@ -45,8 +45,14 @@ class Facts:
         if name in self.graph.constants:
             return int(helper.np_dtype_to_tensor_dtype(self.graph.constants[name].dtype))
         tensor = self._tensors.get(name)
-        number: int = tensor.elem_type if tensor is not None else 0
-        return number
+        return 0 if tensor is None else int(tensor.elem_type)
+
+    def type_proto(self, name: str) -> onnx.TypeProto | None:
+        """None where the type is not known; the shape may not be."""
+        number = self.type(name)
+        if not number:
+            return None
+        return helper.make_tensor_type_proto(number, self.shape(name))
 
 
 def _known(dim: Any) -> bool:

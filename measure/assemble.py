@@ -96,7 +96,7 @@ def run_assemble(request: AssembleRequest) -> Assembled:
     on_gpu = request.target.kind == "cuda"
     with target:
         if not on_gpu:  # kernels for GPUs pack nothing
-            module = relax.transform.SplitLayoutRewritePreproc()(module)
+            module = packed_apart(module)
         module = relax.transform.FoldConstant()(module)
         module = relax.transform.DeadCodeElimination()(module)
         module, joined = joining.join(module, concatenations)
@@ -120,6 +120,32 @@ def run_assemble(request: AssembleRequest) -> Assembled:
         temporary.unlink(missing_ok=True)
     packing = sum(name.endswith("_weight_prepack") for name in names)
     return Assembled(request.library, packing, len(names), joined)
+
+
+_PACKS = "meta_schedule.layout_rewrite_preproc"
+"""An annotation: the block only brings a weight into the layout that its kernel wants."""
+
+
+def packed_apart(module: Any) -> Any:
+    """What packs weights as functions of their own, once for all that read the same in one layout
+    (the steps of a recurrence do)."""
+    import tvm
+    from tvm import relax, tirx
+    from tvm.s_tir import SBlock
+    from tvm_ffi import structural_walk
+
+    others = {}  # in which the transformation would look for blocks, and stop where there are none
+    for variable, function in module.functions_items():
+        blocks: list[Any] = []
+        if isinstance(function, tirx.PrimFunc):
+            structural_walk(function.body, (SBlock, blocks.append))
+            if not any(_PACKS in block.annotations for block in blocks):
+                others[variable] = function
+    rest = {v: f for v, f in module.functions_items() if v not in others}
+    module = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(rest, attrs=module.attrs))
+    for variable, function in others.items():
+        module[variable] = function
+    return relax.transform.EliminateCommonSubexpr(call_only=True)(module)
 
 
 def lift_constants(module: Any) -> tuple[Any, list[Any]]:
