@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
+from onnx import TensorProto
 
 from tunefarm.devices.gpu import multiplies_tf32
 from tunefarm.devices.target import Target
@@ -33,7 +34,7 @@ from tunefarm.frontend.onnx_file import (
     read_model,
 )
 from tunefarm.frontend.onnx_padding import fold_padding
-from tunefarm.frontend.onnx_passes import PASSES, Graph
+from tunefarm.frontend.onnx_passes import PASSES, Graph, attribute
 from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import Program, TensorSpec, load_program, program_to_dict
 from tunefarm.frontend.unit_axes import sink_unit_axes
@@ -41,6 +42,14 @@ from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 _MOST_BYTES = 2**31 - 1
 """Of a message of protobuf's."""
+_CASTABLE = frozenset(
+    {
+        *(TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16),
+        *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
+        *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
+        TensorProto.BOOL,
+    }
+)
 HANDLER = "tunefarm.frontend.importer:run_import"
 
 
@@ -156,7 +165,9 @@ def run_import(request: ImportRequest) -> None:
         )
     original = model.SerializeToString()
     known = relax_passes.importable_operators() | quantised.SPELLED
+    started, nodes = time.perf_counter(), len(model.graph.node)
     model = expand(inline_functions(model), known, request.limits.nodes)
+    log.note("onnx.expand", started, f"{nodes} to {len(model.graph.node)} nodes")
     _check_operators(model, known)
     graph = Graph(model)
     types, is_quantised = half_types(model), quantised.is_quantised(model)
@@ -180,7 +191,7 @@ def run_import(request: ImportRequest) -> None:
             hint="Split it.",
         )
     inputs = input_specs(model)
-    _check_inputs(inputs)
+    _check_inputs(inputs, used)
     name_plainly(model)
     module = relax_passes.from_onnx(model, log)
     temporary = request.directory.with_name(f".{request.directory.name}.{os.getpid()}")
@@ -263,10 +274,17 @@ def _check_operators(model: onnx.ModelProto, known: frozenset[str]) -> None:
                 "cannot be imported",
                 hint="Replace it by standard operators before export, or cut it off the model.",
             )
+        if node.op_type == "Cast" and (wanted := attribute(node, "to", 0)) not in _CASTABLE:
+            raise UnsupportedModel(
+                f"Cast (node {node.name or node.output[0]!r}) makes numbers of type "
+                f"{onnx.TensorProto.DataType.Name(wanted)}, in which nothing is computed"
+            )
 
 
-def _check_inputs(inputs: tuple[TensorSpec, ...]) -> None:
+def _check_inputs(inputs: tuple[TensorSpec, ...], used: Counter[str]) -> None:
     for spec in inputs:
+        if 0 in spec.shape and used[spec.name]:
+            raise UnsupportedModel(f"input {spec.name!r} has no elements: {list(spec.shape)}")
         dtype = numpy_dtype(spec.dtype)
         if not is_float(dtype) and dtype.kind not in "iub":
             raise UnsupportedModel(f"input {spec.name!r} has dtype {spec.dtype}")

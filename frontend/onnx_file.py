@@ -152,9 +152,10 @@ def bind_shapes(model: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> N
             for dim in output.type.tensor_type.shape.dim:
                 dim.Clear()
     for name, value in inputs.items():
-        names = [d.dim_param or "?" for d in value.type.tensor_type.shape.dim if not d.dim_value]
+        dims = value.type.tensor_type.shape.dim
+        names = [d.dim_param or "?" for d in dims if not d.HasField("dim_value")]
         if names:
-            example = ",".join(str(d.dim_value or 1) for d in value.type.tensor_type.shape.dim)
+            example = ",".join(str(d.dim_value or 1) for d in dims)
             raise UnsupportedModel(
                 f"input {name!r} has dimensions without a size ({', '.join(names)})",
                 hint=f"Fix them: --shape {name}={example}",

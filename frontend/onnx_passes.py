@@ -27,7 +27,9 @@ _FOLDABLE = frozenset(
     {
         *("Constant", "ConstantOfShape", "Range", "Identity", "Cast"),
         *("Add", "Sub", "Mul", "Div", "Mod", "Neg", "Sqrt", "Floor", "Ceil", "Min", "Max"),
+        *("Abs", "Cos", "Exp", "Log", "Pow", "Reciprocal", "Round", "Sign", "Sin"),
         *("Equal", "Less", "Greater", "Not", "And", "Or", "Where", "ReduceProd"),
+        *("CumSum", "MelWeightMatrix", "Tile", "Trilu"),
         *("Concat", "Expand", "Gather", "Reshape", "Slice", "Split", "Squeeze"),
         *("Transpose", "Unsqueeze"),
     }

@@ -162,6 +162,9 @@ def extract_tasks(
 
     Args:
         flops: by a kernel's name.
+
+    Raises:
+        UnsupportedModel: a kernel whose sizes are not known before the run.
     """
     calls: dict[str, int] = {}
 
@@ -181,7 +184,7 @@ def extract_tasks(
         name = variable.name_hint
         workload = workload_module(function)
         task = workload_id(workload)
-        args = argument_specs(function)
+        args = _arguments(name, function)
         if task in tasks:
             known = tasks[task]
             tasks[task] = TuningTask(
@@ -206,6 +209,16 @@ def extract_tasks(
             constants=free_arguments(function),
         )
     return tuple(sorted(tasks.values(), key=lambda t: (-t.weight * t.flops, t.id)))
+
+
+def _arguments(name: str, function: Any) -> tuple[TensorSpec, ...]:
+    try:
+        return argument_specs(function)
+    except (TypeError, ValueError):
+        raise UnsupportedModel(
+            f"the sizes in kernel {_readable(name)} depend on what the model's inputs hold",
+            hint="Cut off what selects by value (NonZero, Compress, Unique, ...), or fix its size.",
+        ) from None
 
 
 def _rounds(function: Any) -> bool:
