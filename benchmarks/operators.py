@@ -117,7 +117,9 @@ def with_constants(case: Case) -> Case:
     kept, fed = [], []
     sized = any(operator in _SIZED for operator in operators)
     started = any(operator in _STARTED for operator in operators) or "window" in case.name
-    for index, (value, array) in enumerate(zip(case.model.graph.input, case.inputs, strict=True)):
+    given = {one.name for one in case.model.graph.initializer}
+    inputs = [one for one in case.model.graph.input if one.name not in given]
+    for index, (value, array) in enumerate(zip(inputs, case.inputs, strict=True)):
         small = array.ndim <= 1 and (array.dtype.kind in "iub" or array.ndim == 0 or sized)
         if (index and small) or (started and array.ndim == 0):
             model.graph.initializer.append(numpy_helper.from_array(array, value.name))

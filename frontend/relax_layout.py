@@ -101,7 +101,8 @@ class _Turner(PyExprMutator):  # type: ignore[misc]
             return call
         axes = call.attrs.axes
         order = None if axes is None else [int(axis) for axis in axes]
-        return relax.const(np.ascontiguousarray(np.transpose(constant.value.numpy(), order)))
+        turned = np.ascontiguousarray(np.transpose(constant.value.numpy(), order))
+        return relax.const(turned, str(constant.ty.dtype))
 
 
 def _transposes(module: tvm.IRModule) -> int:

@@ -107,5 +107,5 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             values = argument.value.numpy()
             whole = (1,) * (max(sizes) - own) + values.shape
             shape = () if math.prod(values.shape) == 1 else whole
-            arguments[place] = relax.const(np.reshape(values, shape))
+            arguments[place] = relax.const(np.reshape(values, shape), str(values.dtype))
         return relax.Call(call.op, arguments, call.attrs)

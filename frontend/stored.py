@@ -53,7 +53,8 @@ def load_program_module(path: Path) -> Any:
             if name not in arrays:
                 return variable
             if name not in constants:
-                constants[name] = relax.const(from_npz(arrays[name], str(variable.ty.dtype)))
+                dtype = str(variable.ty.dtype)  # else one of 64 bits would come back with 32
+                constants[name] = relax.const(from_npz(arrays[name], dtype), dtype)
             return constants[name]
 
         return _mapped(module, Var, again)

@@ -471,14 +471,45 @@ def two_by_two(path: Path) -> Path:
     )
 
 
+def recurrent(path: Path, steps: int) -> Path:
+    """An LSTM of 16 units over steps of 8 numbers."""
+    weights = _weights(0.3)
+    nodes = [helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=16)]
+    constants = [("w", weights(1, 64, 8)), ("r", weights(1, 64, 16)), ("b", weights(1, 128))]
+    return _save(path, nodes, [("x", [steps, 1, 8])], [("y", [steps, 1, 1, 16])], constants)
+
+
+def to_eight_bits(path: Path) -> Path:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["c"], to=TensorProto.FLOAT8E4M3FN),
+        helper.make_node("Cast", ["c"], ["y"], to=TensorProto.FLOAT),
+    ]
+    return _save(path, nodes, [("x", [4])], [("y", [4])], [], opset=19)
+
+
+def empty(path: Path) -> Path:
+    return _save(
+        path, [helper.make_node("Exp", ["x"], ["y"])], [("x", [0, 4])], [("y", [0, 4])], []
+    )
+
+
+def chosen(path: Path) -> Path:
+    """Those of its numbers that are not zero."""
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["where"]),
+        helper.make_node("Gather", ["x", "where"], ["y"]),
+    ]
+    return _save(path, nodes, [("x", [4])], [("y", ["n", "m"])], [])
+
+
 def unsupported(path: Path) -> Path:
     """An operator that is in the standard and that no compiler imports."""
-    nodes = [helper.make_node("DFT", ["x"], ["y"], name="my_fourier", axis=1)]
+    nodes = [helper.make_node("Det", ["x"], ["y"], name="my_volume")]
     graph = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 1])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 2])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path.write_bytes(model.SerializeToString())

@@ -98,7 +98,7 @@ def test_a_target_without_a_device_is_exit_4(home: Home, tmp_path: Path, targets
             "not an ONNX model",
         ),
         (models.huge_constant, "more than"),
-        (models.unsupported, "operator DFT (node 'my_fourier')"),
+        (models.unsupported, "operator Det (node 'my_volume')"),
         (models.nothing_to_compute, "nothing to compute"),
     ],
     ids=["missing", "empty", "no model", "truncated", "huge", "unsupported", "nothing to do"],

@@ -362,6 +362,46 @@ def test_a_resize_that_the_importer_knows_stays():
     assert expand(model, KNOWN, MOST) is model
 
 
+@pytest.mark.parametrize(("mode", "scales"), [("nearest", [1, 1, 2, 3]), ("linear", [1, 1, 2, 2])])
+def test_what_resizes_were_before(mode, scales):
+    node = helper.make_node("Upsample", ["x", "scales"], ["y"], mode=mode)
+    constants = {"scales": np.array(scales, np.float32)}
+    model = model_of([node], {"x": IMAGE}, ["y"], constants, opset=9)
+    assert "Upsample" not in operators(check(model, {"x": IMAGE}))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize("length", [None, 5, 12])
+@pytest.mark.parametrize("how", [{}, {"inverse": 1}, {"onesided": 1}], ids=str)
+def test_a_transform_is_a_product(parts, axis, length, how):
+    if parts == 2 and "onesided" in how:
+        return  # of complex numbers there is no half
+    inputs = {"x": random(2, 8, 6, parts)}
+    constants = {"axis": np.array(axis)} | ({"n": np.array(length)} if length else {})
+    names = ["x", "n" if length else "", "axis"]
+    node = helper.make_node("DFT", names, ["y"], **how)
+    check(model_of([node], inputs, ["y"], constants, opset=20), inputs, 2e-5)
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+@pytest.mark.parametrize("window", [False, True])
+def test_frames_of_a_signal_are_a_convolution(onesided, window):
+    inputs = {"x": random(2, 100, 1)}
+    constants = {"step": np.array(10), "length": np.array(16)}
+    constants |= {"window": np.hanning(16).astype(np.float32)} if window else {}
+    names = ["x", "step", "window" if window else "", "length"]
+    node = helper.make_node("STFT", names, ["y"], onesided=onesided)
+    spelled = check(model_of([node], inputs, ["y"], constants), inputs, 2e-5)
+    assert "STFT" not in operators(spelled)
+
+
+def test_a_decoder_without_a_past():
+    inputs = {"past": random(2, 0, 3), "new": random(2, 4, 3)}
+    model = model_of([helper.make_node("Concat", ["past", "new"], ["y"], axis=1)], inputs, ["y"])
+    assert "Concat" not in operators(check(model, inputs))
+
+
 WEIGHTS = random(2, 3, 3, 3)
 
 
@@ -428,6 +468,13 @@ def test_training_is_refused():
     model = model_of([node], inputs, ["y"], {name: np.ones(3, np.float32) for name in names})
     with pytest.raises(UnsupportedModel, match="training mode"):
         expand(model, KNOWN, MOST)
+
+
+def test_largest_samples_of_regions_are_refused():
+    inputs = {"x": IMAGE, "regions": np.float32([[0, 0, 4, 4]]), "of": np.array([0])}
+    node = helper.make_node("RoiAlign", list(inputs), ["y"], mode="max")
+    with pytest.raises(UnsupportedModel, match="RoiAlign"):
+        expand(model_of([node], inputs, ["y"]), KNOWN, MOST)
 
 
 def test_every_rule_is_of_an_operator_of_the_standard():

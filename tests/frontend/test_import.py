@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def test_a_real_network(tmp_path: Path) -> None:
 
 
 def test_an_unsupported_operator_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match=r"DFT.*my_fourier"):
+    with pytest.raises(UnsupportedModel, match=r"Det.*my_volume"):
         import_model(
             ImportRequest(models.unsupported(tmp_path / "m.onnx"), tmp_path / "program", TARGET)
         )
@@ -84,6 +85,32 @@ def test_equal_kernels_are_one_task(tmp_path: Path) -> None:
     assert [t.id for t in first.tasks] == [t.id for t in second.tasks]
     assert first.tasks[0].flops == 2 * 16**3
     assert json.loads((tmp_path / "one" / "evidence.json").read_text())["inputs"]
+
+
+def test_the_steps_of_a_recurrence_are_one_task(tmp_path: Path) -> None:
+    for steps in (6, 9):
+        model = models.recurrent(tmp_path / "m.onnx", steps)
+        program = import_model(ImportRequest(model, tmp_path / f"in {steps}", TARGET))
+        products = {t.weight for t in program.tasks if t.name.startswith("matmul")}
+        assert products == {1, steps - 1}  # the first state is all zeros, its product known
+        assert program.evidence["operators"]["LSTM"] == {"count": 1, "taken": 1}
+        assert program.evidence["passes"][0]["pass"] == "onnx.expand"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (models.to_eight_bits, "Cast.*FLOAT8E4M3FN"),
+        (models.empty, "input 'x' has no elements"),
+        (models.chosen, "sizes in kernel .* depend on what"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(
+    make: Callable[[Path], Path], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModel, match=words):
+        import_model(ImportRequest(make(tmp_path / "m.onnx"), tmp_path / "program", TARGET))
+    assert not (tmp_path / "program").exists()
 
 
 def test_a_row_is_divided_once(tmp_path: Path) -> None:

@@ -12,21 +12,21 @@ from tunefarm.frontend.dtypes import numpy_dtype
 pytestmark = pytest.mark.tvm
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int64", "uint8"])
 def test_a_program_is_read_back_with_its_weights(dtype: str, tmp_path: Path) -> None:
     from tvm import relax
     from tvm_ffi import structural_equal
 
     from tunefarm.frontend.stored import load_program_module, save_program
 
-    large = np.random.default_rng(0).standard_normal((64, 64)).astype(numpy_dtype(dtype))
-    weight = relax.const(large)
+    large = np.random.default_rng(0).uniform(0, 100, (64, 64)).astype(numpy_dtype(dtype))
+    weight = relax.const(large, dtype)
     builder = relax.BlockBuilder()
     x = relax.Var("x", weight.ty)
     with builder.function("main", [x]):
         y = builder.emit(relax.op.add(x, weight))
         y = builder.emit(relax.op.multiply(y, weight))
-        builder.emit_func_output(builder.emit(relax.op.add(y, relax.const(2.0, dtype))))
+        builder.emit_func_output(builder.emit(relax.op.add(y, relax.const(2, dtype))))
     module = builder.get()
     path = tmp_path / "program.json"
     save_program(module, path)
