@@ -51,6 +51,23 @@ def is_infinite(site: Site) -> bool:
     return True
 
 
+def largest_of_none(site: Site) -> bool:
+    """Whether a largest number is minus infinity, as the standard asks of a mask: whether all are.
+    (The compiler begins a maximum with the least finite number.)"""
+    for index in range(2):
+        value, maker = site.value(index), site.facts.makers.get(site.input(1 - index))
+        if value is None or maker is None or maker.op_type != "ReduceMax":
+            continue
+        if value.dtype.kind == "f" and value.size and bool((value == -np.inf).all()):
+            where = site.emit("Equal", maker.input[0], site.constant(-np.inf, value.dtype))
+            given = {a.name: helper.get_attribute_value(a) for a in maker.attribute}
+            numbers = site.cast(where, TensorProto.INT32)
+            least = site.emit("ReduceMin", numbers, *maker.input[1:], **given)
+            site.give(0, site.cast(least, TensorProto.BOOL))
+            return True
+    return False
+
+
 def norm(site: Site) -> bool:
     """LpNormalization: what is all zeros stays so."""
     dtype = site.dtype(0)
@@ -105,14 +122,22 @@ def space_to_depth(site: Site) -> bool:
 def dropout(site: Site) -> bool:
     """At inference it drops nothing, and its mask says so."""
     training, ratio, shape = site.value(2), site.value(1), site.shape(0)
-    if site.input(2) and (training is None or training.item()) and (ratio is None or ratio.item()):
-        return False
+    drops = ratio is None or ratio.item()
+    if site.input(2) and drops and (training is None or training.item()):
+        _refuse_training(site)
     if site.output(1) and shape is None:
         return False
     site.give(0, site.input(0))
     if site.output(1) and shape is not None:
         site.give(1, site.constant(np.ones(shape, bool)))
     return True
+
+
+def _refuse_training(site: Site) -> None:
+    raise UnsupportedModel(
+        f"{site.node.op_type} (node {site.node.name or site.output(0)!r}) is in training mode",
+        hint="Export the model for inference.",
+    )
 
 
 def eye(site: Site) -> bool:
@@ -157,10 +182,7 @@ def reduce_truths(site: Site) -> bool:
 
 def batch_normalisation(site: Site) -> bool:
     if site.attribute("training_mode", 0):
-        raise UnsupportedModel(
-            f"BatchNormalization (node {site.node.name or site.output(0)!r}) is in training mode",
-            hint="Export the model for inference.",
-        )
+        _refuse_training(site)
     return False
 
 
@@ -193,6 +215,7 @@ RESPELLED: Mapping[str, Callable[[Site], bool]] = {
     "Concat": concatenation,
     "ConvTranspose": transposed_convolution,
     "Dropout": dropout,
+    "Equal": largest_of_none,
     "EyeLike": eye,
     "IsInf": is_infinite,
     "LpNormalization": norm,

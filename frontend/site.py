@@ -25,6 +25,11 @@ class Facts:
         self.graph = graph
 
     @cached_property
+    def makers(self) -> dict[str, onnx.NodeProto]:
+        """The nodes by what they make."""
+        return {name: node for node in self.graph.nodes for name in node.output}
+
+    @cached_property
     def _tensors(self) -> dict[str, onnx.TypeProto.Tensor]:
         inferred = self.graph.inferred()
         values = (*inferred.value_info, *inferred.input, *inferred.output)

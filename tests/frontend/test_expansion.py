@@ -309,6 +309,21 @@ def test_attention_by_its_definition(causal):
     assert "Attention" not in operators(check(model_of([node], inputs, ["y"], opset=23), inputs))
 
 
+def test_a_row_that_a_mask_leaves_nothing_of():
+    """Is all zeros, whatever a compiler takes for the largest of nothing."""
+    inputs = {name: random(1, 2, 3, 4, seed=k) for k, name in enumerate("qkv")}
+    inputs["mask"] = np.array([[True, True, False], [False, False, False], [True, False, True]])
+    node = helper.make_node("Attention", list(inputs), ["y"])
+    model = model_of([node], inputs, ["y"], opset=23)
+    spelled = expand(model, KNOWN, MOST)
+    read = {name for node in spelled.graph.node for name in node.input}
+    largest = [node for node in spelled.graph.node if node.op_type == "ReduceMax"]
+    assert not [node for node in largest if node.output[0] in read]
+    (found,) = run(spelled, inputs)
+    assert not found[:, :, 1].any()
+    assert np.isfinite(found).all()
+
+
 def test_a_normalisation_whose_mean_is_read():
     inputs = {"x": random(2, 3, 8), "scale": random(8), "bias": random(8)}
     node = helper.make_node("LayerNormalization", list(inputs), ["y", "mean", "spread"])
@@ -464,10 +479,13 @@ def test_extremes_of_truths(operator):
 def test_training_is_refused():
     inputs = {"x": random(2, 3, 4)}
     names = [*"sbmv"]
+    ones = {name: np.ones(3, np.float32) for name in names}
     node = helper.make_node("BatchNormalization", ["x", *names], ["y", "a", "b"], training_mode=1)
-    model = model_of([node], inputs, ["y"], {name: np.ones(3, np.float32) for name in names})
     with pytest.raises(UnsupportedModel, match="training mode"):
-        expand(model, KNOWN, MOST)
+        expand(model_of([node], inputs, ["y"], ones), KNOWN, MOST)
+    node = helper.make_node("Dropout", ["x", "", "training"], ["y"])
+    with pytest.raises(UnsupportedModel, match="training mode"):
+        expand(model_of([node], inputs, ["y"], {"training": np.array(True)}), KNOWN, MOST)
 
 
 def test_largest_samples_of_regions_are_refused():
