@@ -1,4 +1,4 @@
-"""Which of ONNX's own test cases are imported, built and computed right: what models may be made of.
+"""Which of ONNX's own test cases are imported, built and computed right.
 
     python benchmarks/operators.py RESULTS.json [--only SUBSTRING] [--workers 2]
 

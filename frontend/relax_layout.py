@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax, te, topi
 from tvm.relax import transform
@@ -19,6 +18,7 @@ from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.channel_shuffle import Move, shuffled_groups
 from tunefarm.frontend.dtypes import HALF
 from tunefarm.frontend.pass_log import PassLog, run_passes
+from tunefarm.frontend.relax_fold import Folded
 from tunefarm.frontend.relax_operators import Layable
 
 
@@ -54,7 +54,7 @@ def convert_layout(
     passes = [
         Layable(),
         transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
-        _Laid(),
+        Folded(),
         transform.CanonicalizeBindings(),
         transform.FoldConstant(),
     ]
@@ -77,32 +77,6 @@ def convert_layout(
         return Laid(module, Layout.FIRST, other=Layout.LAST)
     log.extend(scratch)
     return Laid(converted, Layout.LAST)
-
-
-@tvm.transform.module_pass(opt_level=0, name="Laid")
-class _Laid:
-    """Constants in the layout that they are turned to: the compiler would compile a kernel for
-    each, and a quantised network has ten of them for every convolution."""
-
-    def transform_module(self, module: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        turner = _Turner(module)
-        turner.builder_.update_func(
-            module.get_global_var("main"), turner.visit_expr(module["main"])
-        )
-        return turner.builder_.get()
-
-
-@mutator
-class _Turner(PyExprMutator):  # type: ignore[misc]
-    def visit_call_(self, call: Any) -> Any:
-        call = super().visit_call_(call)
-        constant = call.args[0] if _is(call, "relax.permute_dims") else None
-        if not isinstance(constant, tvm.ir.GenericConst) or str(constant.ty.dtype) in HALF:
-            return call
-        axes = call.attrs.axes
-        order = None if axes is None else [int(axis) for axis in axes]
-        turned = np.ascontiguousarray(np.transpose(constant.value.numpy(), order))
-        return relax.const(turned, str(constant.ty.dtype))
 
 
 def _transposes(module: tvm.IRModule) -> int:

@@ -21,6 +21,7 @@ from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.exponentials import exponentials
 from tunefarm.frontend.pass_log import PassLog, run_passes
 from tunefarm.frontend.program import TensorSpec, TuningTask
+from tunefarm.frontend.relax_fold import Folded
 from tunefarm.frontend.relax_half import sum_in_float32
 from tunefarm.frontend.relax_spelled import Spelled
 from tunefarm.frontend.tir import (
@@ -58,6 +59,7 @@ def simplify(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule
         Spelled(),
         transform.DecomposeOpsForInference(),
         transform.CanonicalizeBindings(),
+        Folded(),
         transform.FoldConstant(),
     ]
     return run_passes(module, passes, target, log, "simplify")

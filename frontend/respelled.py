@@ -51,6 +51,23 @@ def is_infinite(site: Site) -> bool:
     return True
 
 
+def part(site: Site) -> bool:
+    """Gather of one place, or of some in a row: exporters write so what was taken apart (queries,
+    keys and values). The importer would look whether it counts from the end, in the run."""
+    places, shape, axis = site.value(1), site.shape(0), site.attribute("axis", 0)
+    if places is None or shape is None or places.ndim > 1 or not places.size:
+        return False
+    axis %= len(shape)
+    row = places.astype(np.int64).reshape(-1)
+    row = np.where(row < 0, row + shape[axis], row)
+    first, last = int(row[0]), int(row[-1])
+    if not 0 <= first <= last < shape[axis] or list(row) != list(range(first, last + 1)):
+        return False
+    cut = site.slice(site.input(0), axis, first, last + 1)
+    site.give(0, cut if places.ndim else site.squeeze(cut, axis))
+    return True
+
+
 def largest_of_none(site: Site) -> bool:
     """Whether a largest number is minus infinity, as the standard asks of a mask: whether all are.
     (The compiler begins a maximum with the least finite number.)"""
@@ -217,6 +234,7 @@ RESPELLED: Mapping[str, Callable[[Site], bool]] = {
     "Dropout": dropout,
     "Equal": largest_of_none,
     "EyeLike": eye,
+    "Gather": part,
     "IsInf": is_infinite,
     "LpNormalization": norm,
     "OneHot": one_hot,

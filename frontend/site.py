@@ -15,6 +15,8 @@ from tunefarm.frontend.onnx_passes import Array, Graph, Shape, attribute
 
 AXES_ARE_INPUTS = 13
 """The opset since which Squeeze, Unsqueeze, Split and ReduceSum read their axes or sizes."""
+BOUNDS_ARE_INPUTS = 10
+"""The opset since which Slice reads what it cuts out."""
 _SPLIT_MOST = 64
 
 
@@ -182,6 +184,8 @@ class Site:
         return self.emit_many("Split", name, self.sizes(*sizes), outputs=len(sizes), axis=axis)
 
     def slice(self, name: str, axis: int, start: int, end: int) -> str:
+        if self.opset < BOUNDS_ARE_INPUTS:
+            return self.emit("Slice", name, starts=[start], ends=[end], axes=[axis])
         bounds = (self.sizes(start), self.sizes(end), self.sizes(axis))
         return self.emit("Slice", name, *bounds)
 

@@ -462,6 +462,23 @@ def test_others(case):
     check(model_of([node], inputs, ["y"], constants), inputs)
 
 
+@pytest.mark.parametrize("opset", [9, 17])
+@pytest.mark.parametrize("places", [1, -1, [0], [1, 2], [-2, -1]], ids=str)
+def test_a_part_is_cut_out(places, opset):
+    inputs = {"x": random(2, 3, 4)}
+    node = helper.make_node("Gather", ["x", "places"], ["y"], axis=1)
+    model = model_of([node], inputs, ["y"], {"places": np.array(places)}, opset=opset)
+    assert "Slice" in operators(check(model, inputs))
+
+
+@pytest.mark.parametrize("places", [[2, 1], [0, 2], [[0, 1]], [1, 1]], ids=str)
+def test_what_is_no_part_is_gathered(places):
+    inputs = {"x": random(2, 3, 4)}
+    node = helper.make_node("Gather", ["x", "places"], ["y"], axis=1)
+    model = model_of([node], inputs, ["y"], {"places": np.array(places)})
+    assert expand(model, KNOWN, MOST) is model
+
+
 def test_the_mask_of_what_drops_nothing():
     inputs = {"x": random(3, 4)}
     model = model_of([helper.make_node("Dropout", ["x"], ["y", "kept"])], inputs, ["y", "kept"])
