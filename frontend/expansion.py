@@ -16,7 +16,7 @@ from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.control_flow import branch, loop, rename, scan
 from tunefarm.frontend.onnx_passes import Graph, fold_constants
 from tunefarm.frontend.recurrent import recurrence
-from tunefarm.frontend.respelled import RESPELLED
+from tunefarm.frontend.respelled import REFUSED, RESPELLED, refuse
 from tunefarm.frontend.site import Facts, Site
 
 _STANDARD = ("", "ai.onnx")
@@ -44,7 +44,7 @@ def expand(model: onnx.ModelProto, known: frozenset[str], most: int) -> onnx.Mod
     Raises:
         UnsupportedModel: it would have more than `most` nodes, or means what nobody computes.
     """
-    if not any(_rule(node, known) for node in model.graph.node):
+    if not any(_rule(node, known) or node.op_type in REFUSED for node in model.graph.node):
         return model
     graph = Graph(model)
     is_folded, has_changed = False, False
@@ -52,9 +52,12 @@ def expand(model: onnx.ModelProto, known: frozenset[str], most: int) -> onnx.Mod
         is_changed = _expand_once(graph, known, most)
         has_changed |= is_changed
         if not is_changed and is_folded:
-            return graph.store() if has_changed else model
+            break
         fold_constants(graph)
         is_folded = not is_changed
+    for node in graph.nodes:
+        refuse(node)
+    return graph.store() if has_changed else model
 
 
 def _expand_once(graph: Graph, known: frozenset[str], most: int) -> bool:

@@ -29,7 +29,9 @@ _FOLDABLE = frozenset(
         *("Add", "Sub", "Mul", "Div", "Mod", "Neg", "Sqrt", "Floor", "Ceil", "Min", "Max"),
         *("Abs", "Cos", "Exp", "Log", "Pow", "Reciprocal", "Round", "Sign", "Sin"),
         *("Equal", "Less", "Greater", "Not", "And", "Or", "Where", "ReduceProd"),
-        *("CumSum", "MelWeightMatrix", "Tile", "Trilu"),
+        *("Clip", "Flatten", "GreaterOrEqual", "LessOrEqual", "NonZero"),
+        *("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"),
+        *("BatchNormalization", "CumSum", "MelWeightMatrix", "Tile", "Trilu"),
         *("Concat", "Expand", "Gather", "Reshape", "Slice", "Split", "Squeeze"),
         *("Transpose", "Unsqueeze"),
     }

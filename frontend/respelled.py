@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper
 
 from tunefarm.errors import UnsupportedModel
+from tunefarm.frontend.onnx_passes import attribute
 from tunefarm.frontend.resizing import resize, upsample
 from tunefarm.frontend.site import Site
 from tunefarm.frontend.spectra import spectrum
@@ -141,20 +143,13 @@ def dropout(site: Site) -> bool:
     training, ratio, shape = site.value(2), site.value(1), site.shape(0)
     drops = ratio is None or ratio.item()
     if site.input(2) and drops and (training is None or training.item()):
-        _refuse_training(site)
+        return False
     if site.output(1) and shape is None:
         return False
     site.give(0, site.input(0))
     if site.output(1) and shape is not None:
         site.give(1, site.constant(np.ones(shape, bool)))
     return True
-
-
-def _refuse_training(site: Site) -> None:
-    raise UnsupportedModel(
-        f"{site.node.op_type} (node {site.node.name or site.output(0)!r}) is in training mode",
-        hint="Export the model for inference.",
-    )
 
 
 def eye(site: Site) -> bool:
@@ -197,12 +192,6 @@ def reduce_truths(site: Site) -> bool:
     return True
 
 
-def batch_normalisation(site: Site) -> bool:
-    if site.attribute("training_mode", 0):
-        _refuse_training(site)
-    return False
-
-
 def concatenation(site: Site) -> bool:
     """Without what is empty, as what a decoder remembers is before its first word."""
     shapes = [site.shape(k) for k in range(len(site.node.input))]
@@ -217,17 +206,7 @@ def concatenation(site: Site) -> bool:
     return True
 
 
-def region(site: Site) -> bool:
-    if site.attribute("mode", b"avg") != b"avg":
-        raise UnsupportedModel(
-            f"RoiAlign (node {site.node.name or site.output(0)!r}) takes the largest of a region's "
-            "samples; only their mean can be computed",
-        )
-    return False
-
-
 RESPELLED: Mapping[str, Callable[[Site], bool]] = {
-    "BatchNormalization": batch_normalisation,
     "CastLike": cast_like,
     "Concat": concatenation,
     "ConvTranspose": transposed_convolution,
@@ -242,8 +221,30 @@ RESPELLED: Mapping[str, Callable[[Site], bool]] = {
     "ReduceMax": reduce_truths,
     "ReduceMin": reduce_truths,
     "Resize": resize,
-    "RoiAlign": region,
     "SpaceToDepth": space_to_depth,
     "Upsample": upsample,
     **dict.fromkeys(("DFT", "STFT"), spectrum),
 }
+
+
+REFUSED = ("BatchNormalization", "RoiAlign")
+"""Operators without a rule of which some are refused, once what they read is known."""
+
+
+def refuse(node: onnx.NodeProto) -> None:
+    """What means something that nobody computes.
+
+    Raises:
+        UnsupportedModel: in training mode, or the largest of a region's samples.
+    """
+    training = node.op_type == "BatchNormalization" and attribute(node, "training_mode", 0)
+    if training or (node.op_type == "Dropout" and len(node.input) > 2):
+        raise UnsupportedModel(
+            f"{node.op_type} (node {node.name or node.output[0]!r}) is in training mode",
+            hint="Export the model for inference.",
+        )
+    if node.op_type == "RoiAlign" and attribute(node, "mode", b"avg") != b"avg":
+        raise UnsupportedModel(
+            f"RoiAlign (node {node.name or node.output[0]!r}) takes the largest of a region's "
+            "samples; only their mean can be computed"
+        )
