@@ -25,8 +25,8 @@ from tunefarm.cli.common import json_option, show_json
 )
 @json_option
 def command(name: str | None, output: Path | None, seed: int, dtype: str, as_json: bool) -> None:
-    """Write a real network with seeded random weights: one of the onnx package's, a transformer, or
-    a convolutional network for small devices.
+    """Write a real network with seeded random weights: one of the onnx package's, a transformer,
+    a convolutional network for small devices, or a recurrent one that reads text.
 
     Without NAME, list them.
     """

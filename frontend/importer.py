@@ -42,6 +42,18 @@ from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 _MOST_BYTES = 2**31 - 1
 """Of a message of protobuf's."""
+_HINT = "Replace it by standard operators before export, or cut it off the model."
+_HINTS = {
+    **dict.fromkeys(
+        ("If", "Loop", "Scan"),
+        "Its course, or how large what it makes is, depends on what the inputs hold. Export the "
+        "model without it, or cut it off.",
+    ),
+    **dict.fromkeys(
+        ("LSTM", "GRU", "RNN", "DFT", "STFT"),
+        "How many steps it has is not known. Fix the inputs' sizes (--shape), or export them fixed.",
+    ),
+}
 _CASTABLE = frozenset(
     {
         *(TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16),
@@ -272,7 +284,7 @@ def _check_operators(model: onnx.ModelProto, known: frozenset[str]) -> None:
             raise UnsupportedModel(
                 f"operator {domain}{node.op_type} (node {node.name or node.output[0]!r}) "
                 "cannot be imported",
-                hint="Replace it by standard operators before export, or cut it off the model.",
+                hint=_HINTS.get(node.op_type, _HINT),
             )
         if node.op_type == "Cast" and (wanted := attribute(node, "to", 0)) not in _CASTABLE:
             raise UnsupportedModel(

@@ -40,7 +40,7 @@ def test_the_compiler_turns_no_constants(tmp_path: Path) -> None:
     import tvm
     from tvm import relax
 
-    from tunefarm.frontend import relax_layout, relax_passes
+    from tunefarm.frontend import relax_fold, relax_layout, relax_passes
     from tunefarm.frontend.pass_log import PassLog
 
     model = onnx.load(network(tmp_path / "m.onnx"))
@@ -50,7 +50,7 @@ def test_the_compiler_turns_no_constants(tmp_path: Path) -> None:
     converting = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})
     with tvm.target.Target(TARGET.tvm):
         turned = converting(relax_layout.Layable()(module))
-        folded = relax_layout._Laid()(turned)
+        folded = relax_fold.Folded()(turned)
 
     def constants(module: tvm.IRModule) -> list[np.ndarray]:
         found: list[np.ndarray] = []
