@@ -51,7 +51,7 @@ _HINTS = {
     ),
     **dict.fromkeys(
         ("LSTM", "GRU", "RNN", "DFT", "STFT"),
-        "How many steps it has is not known. Fix the inputs' sizes (--shape), or export them fixed.",
+        "How many steps it has is not known. Fix the inputs' sizes: with --shape, or when exporting.",
     ),
 }
 _CASTABLE = frozenset(

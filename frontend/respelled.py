@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from tunefarm.errors import UnsupportedModel
+from tunefarm.frontend.dtypes import is_float
 from tunefarm.frontend.onnx_passes import attribute
 from tunefarm.frontend.resizing import resize, upsample
 from tunefarm.frontend.site import Site
@@ -77,7 +78,7 @@ def largest_of_none(site: Site) -> bool:
         value, maker = site.value(index), site.facts.makers.get(site.input(1 - index))
         if value is None or maker is None or maker.op_type != "ReduceMax":
             continue
-        if value.dtype.kind == "f" and value.size and bool((value == -np.inf).all()):
+        if is_float(value.dtype) and value.size and bool((value == -np.inf).all()):
             where = site.emit("Equal", maker.input[0], site.constant(-np.inf, value.dtype))
             given = {a.name: helper.get_attribute_value(a) for a in maker.attribute}
             numbers = site.cast(where, TensorProto.INT32)
