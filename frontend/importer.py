@@ -23,7 +23,6 @@ from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
 from tunefarm.frontend import quantised
 from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
 from tunefarm.frontend.dtypes import INT8, TF32, is_float, narrowest, numpy_dtype
-from tunefarm.frontend.expansion import expand, inline_functions
 from tunefarm.frontend.half import half_types, widen_inside, widen_islands
 from tunefarm.frontend.identity import model_digest
 from tunefarm.frontend.onnx_file import (
@@ -37,6 +36,7 @@ from tunefarm.frontend.onnx_padding import fold_padding
 from tunefarm.frontend.onnx_passes import PASSES, Graph, attribute
 from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import Program, TensorSpec, load_program, program_to_dict
+from tunefarm.frontend.spelled.expansion import expand, inline_functions
 from tunefarm.frontend.unit_axes import sink_unit_axes
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
@@ -51,7 +51,7 @@ _HINTS = {
     ),
     **dict.fromkeys(
         ("LSTM", "GRU", "RNN", "DFT", "STFT"),
-        "How many steps it has is not known. Fix the inputs' sizes: with --shape, or when exporting.",
+        "Its number of steps is not known. Fix the inputs' sizes (--shape, or in the export).",
     ),
 }
 _CASTABLE = frozenset(

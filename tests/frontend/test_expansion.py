@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tunefarm.errors import UnsupportedModel
-from tunefarm.frontend.expansion import RULES, expand, inline_functions
+from tunefarm.frontend.spelled.expansion import RULES, expand, inline_functions
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 KNOWN = frozenset(schema.name for schema in onnx.defs.get_all_schemas()) - {"Celu", "Swish"}

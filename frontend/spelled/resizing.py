@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tunefarm.frontend.onnx_passes import Array, Shape
-from tunefarm.frontend.site import Site
+from tunefarm.frontend.spelled.site import Site
 
 _OPSET = 19
 _MOST_TAPS = 2**24

@@ -13,11 +13,11 @@ import onnx.defs
 import onnx.inliner
 
 from tunefarm.errors import UnsupportedModel
-from tunefarm.frontend.control_flow import branch, loop, rename, scan
 from tunefarm.frontend.onnx_passes import Graph, fold_constants
-from tunefarm.frontend.recurrent import recurrence
-from tunefarm.frontend.respelled import REFUSED, RESPELLED, refuse
-from tunefarm.frontend.site import Facts, Site
+from tunefarm.frontend.spelled.control_flow import branch, loop, rename, scan
+from tunefarm.frontend.spelled.operators import REFUSED, RESPELLED, refuse
+from tunefarm.frontend.spelled.recurrent import recurrence
+from tunefarm.frontend.spelled.site import Facts, Site
 
 _STANDARD = ("", "ai.onnx")
 

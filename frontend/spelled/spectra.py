@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tunefarm.frontend.site import Site
+from tunefarm.frontend.spelled.site import Site
 
 _MOST = 2**24
 """Elements of a matrix."""

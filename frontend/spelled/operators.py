@@ -16,9 +16,9 @@ from onnx import TensorProto, helper
 from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.dtypes import is_float
 from tunefarm.frontend.onnx_passes import attribute
-from tunefarm.frontend.resizing import resize, upsample
-from tunefarm.frontend.site import Site
-from tunefarm.frontend.spectra import spectrum
+from tunefarm.frontend.spelled.resizing import resize, upsample
+from tunefarm.frontend.spelled.site import Site
+from tunefarm.frontend.spelled.spectra import spectrum
 
 
 def cast_like(site: Site) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tunefarm.frontend.site import Site
+from tunefarm.frontend.spelled.site import Site
 
 _ALPHA = {
     "Affine": 1.0,

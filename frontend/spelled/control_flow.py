@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx
 from onnx import numpy_helper
 
-from tunefarm.frontend.site import Site
+from tunefarm.frontend.spelled.site import Site
 
 
 def branch(site: Site) -> bool:

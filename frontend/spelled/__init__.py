@@ -1,0 +1,1 @@
+"""Operators that the importer lacks or mistakes, in terms of others."""
