@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
-def _save(path: Path, nodes, inputs, outputs, constants, opset: int = 13) -> Path:
+def save(path: Path, nodes, inputs, outputs, constants, opset: int = 13) -> Path:
     graph = helper.make_graph(
         nodes,
         path.stem,
@@ -25,7 +25,7 @@ def _save(path: Path, nodes, inputs, outputs, constants, opset: int = 13) -> Pat
     return path
 
 
-def _weights(scale: float) -> Callable[..., np.ndarray]:
+def seeded(scale: float) -> Callable[..., np.ndarray]:
     """Seeded arrays by their shapes, one after another."""
     rng = np.random.default_rng(0)
     return lambda *shape: rng.normal(0, scale, shape).astype(np.float32)
@@ -33,7 +33,7 @@ def _weights(scale: float) -> Callable[..., np.ndarray]:
 
 def cnn(path: Path, size: int = 32) -> Path:
     """conv 3x3, batch norm, relu, max pool, conv 1x1, mean, dense, softmax; pictures of `size`."""
-    weights = _weights(0.2)
+    weights = seeded(0.2)
 
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
@@ -55,7 +55,7 @@ def cnn(path: Path, size: int = 32) -> Path:
         ("w3", weights(10, 64)),
         ("b3", weights(10)),
     ]
-    return _save(path, nodes, [("x", [1, 16, size, size])], [("y", [1, 10])], constants)
+    return save(path, nodes, [("x", [1, 16, size, size])], [("y", [1, 10])], constants)
 
 
 def matmul(path: Path) -> Path:
@@ -66,19 +66,19 @@ def matmul(path: Path) -> Path:
 def single_matmul(path: Path, size: int) -> Path:
     nodes = [helper.make_node("MatMul", ["a", "b"], ["y"])]
     shape = [size, size]
-    return _save(path, nodes, [("a", shape), ("b", shape)], [("y", shape)], [])
+    return save(path, nodes, [("a", shape), ("b", shape)], [("y", shape)], [])
 
 
 def vector_dense(path: Path, size: int) -> Path:
     """One row times a square of weights, which are most of what is read."""
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    constants = [("w", _weights(0.1)(size, size))]
-    return _save(path, [node], [("x", [1, size])], [("y", [1, size])], constants)
+    constants = [("w", seeded(0.1)(size, size))]
+    return save(path, [node], [("x", [1, size])], [("y", [1, size])], constants)
 
 
 def kernels(path: Path) -> Path:
     """One of each kind of kernel that a family of schedules is for; sizes that divide badly."""
-    weights = _weights(0.2)
+    weights = seeded(0.2)
 
     same = {"pads": [1, 1, 1, 1]}
     nodes = [
@@ -127,7 +127,7 @@ def kernels(path: Path) -> Path:
         *(("chain", [40, 48]), ("turned", [48, 40]), ("joined", [40, 96]), ("scaled", [40, 48])),
         *(("shuffled", [12, 14]), ("centred", [40, 48])),
     ]
-    return _save(path, nodes, inputs, outputs, constants, opset=17)
+    return save(path, nodes, inputs, outputs, constants, opset=17)
 
 
 def renamed(model: Path, path: Path, before: str = "other_") -> Path:
@@ -146,7 +146,7 @@ def renamed(model: Path, path: Path, before: str = "other_") -> Path:
 def convolutions(path: Path) -> Path:
     """Convolutions without stride: padded and not, 3x3 and 5x5, of an image that no tile divides,
     and with what follows them."""
-    weights = _weights(0.1)
+    weights = seeded(0.1)
 
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
@@ -163,13 +163,13 @@ def convolutions(path: Path) -> Path:
         *(("w3", weights(24, 32, 5, 5)), ("b3", weights(24)), ("w4", weights(24, 32, 3, 3))),
         ("w5", weights(32, 12, 3, 3)),
     ]
-    return _save(path, nodes, [("x", [2, 16, 13, 11])], [("y", [2, 32, 11, 9])], constants)
+    return save(path, nodes, [("x", [2, 16, 13, 11])], [("y", [2, 32, 11, 9])], constants)
 
 
 def narrow_groups(path: Path) -> Path:
     """Grouped convolutions of two and of four filters a group: padded and followed by something,
     strided, with other numbers of channels than of filters, and in a batch."""
-    weights = _weights(0.1)
+    weights = seeded(0.1)
     nodes = [
         helper.make_node("Conv", ["x", "w1"], ["c1"]),
         helper.make_node("Conv", ["c1", "w2", "b2"], ["c2"], group=16, pads=[1, 1, 1, 1]),
@@ -181,13 +181,13 @@ def narrow_groups(path: Path) -> Path:
         *(("w1", weights(64, 8, 1, 1)), ("w2", weights(64, 4, 3, 3)), ("b2", weights(64))),
         *(("w3", weights(64, 2, 5, 5)), ("w4", weights(32, 4, 3, 3))),
     ]
-    return _save(path, nodes, [("x", [2, 8, 12, 8])], [("y", [2, 32, 5, 3])], constants)
+    return save(path, nodes, [("x", [2, 8, 12, 8])], [("y", [2, 32, 5, 3])], constants)
 
 
 def rows_inside(path: Path) -> Path:
     """Convolutions with something between them that works on rows of pixels: channels last, each
     would have a transpose before it and one after it."""
-    weights = _weights(0.3)
+    weights = seeded(0.3)
     nodes, last = [], "x"
     for number in range(3):
         names = [f"{kind}{number}" for kind in ("c", "flat", "s", "whole")]
@@ -203,7 +203,7 @@ def rows_inside(path: Path) -> Path:
         *((f"w{number}", weights(16, 16, 3, 3)) for number in range(4)),
         *(("rows", np.array([1, 16, 120])), ("image", np.array([1, 16, 12, 10]))),
     ]
-    return _save(path, nodes, [("x", [1, 16, 12, 10])], [("y", [1, 16, 12, 10])], constants)
+    return save(path, nodes, [("x", [1, 16, 12, 10])], [("y", [1, 16, 12, 10])], constants)
 
 
 def pools(path: Path) -> Path:
@@ -217,32 +217,32 @@ def pools(path: Path) -> Path:
         helper.make_node("MaxPool", ["x"], ["m3"], kernel_shape=[2, 2], strides=[2, 2]),
     ]
     outputs = [("m1", [2, 5, 7, 9]), ("m2", [2, 5, 14, 18]), ("m3", [2, 5, 7, 9])]
-    return _save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
+    return save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
 
 
 def transcendent(path: Path) -> Path:
     """Functions that a library computes for each element, where nobody prevents it."""
     names = ("Exp", "Sigmoid", "Tanh", "Erf", "Softmax")
     nodes = [helper.make_node(name, ["x"], [name]) for name in names]
-    return _save(path, nodes, [("x", [8, 32])], [(name, [8, 32]) for name in names], [])
+    return save(path, nodes, [("x", [8, 32])], [(name, [8, 32]) for name in names], [])
 
 
 def activated(path: Path) -> Path:
     """A convolution followed by x times its own logistic function."""
-    weights = _weights(0.2)
+    weights = seeded(0.2)
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
         helper.make_node("Sigmoid", ["c"], ["s"]),
         helper.make_node("Mul", ["c", "s"], ["y"]),
     ]
     constants = [("w", weights(32, 16, 3, 3)), ("b", weights(32))]
-    return _save(path, nodes, [("x", [1, 16, 12, 12])], [("y", [1, 32, 12, 12])], constants)
+    return save(path, nodes, [("x", [1, 16, 12, 12])], [("y", [1, 32, 12, 12])], constants)
 
 
 def rectified(path: Path, opset: int = 14) -> Path:
     """Convolutions with bounded, leaky and hard activations between them, and constants of fewer
     axes than the image. Before opset 11 bounds are attributes, and the only activation."""
-    make, weights = helper.make_node, _weights(0.3)
+    make, weights = helper.make_node, seeded(0.3)
     bounds = [make("Clip", ["?"], ["!"], min=0.0, max=0.5)]
     if opset >= 14:
         bounds = [
@@ -268,13 +268,13 @@ def rectified(path: Path, opset: int = 14) -> Path:
     constants += [("last", weights(4, 8, 1, 1)), ("each", weights(8, 1, 1))]
     scalars = {"zero": 0.0, "half": 0.5, "six": 6.0, "row": [2.0]}
     constants += [(name, np.array(value, np.float32)) for name, value in scalars.items()]
-    return _save(path, nodes, [("x", [1, 8, 9, 9])], [("y", [1, 4, 9, 9])], constants, opset)
+    return save(path, nodes, [("x", [1, 8, 9, 9])], [("y", [1, 4, 9, 9])], constants, opset)
 
 
 def halved_first(path: Path) -> Path:
     """A dense layer and x/2 (1 + erf(x / sqrt 2)), whose two factors are made beside each other: no
     stage but the last reads both."""
-    weights = _weights(0.2)
+    weights = seeded(0.2)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["m"]),
         helper.make_node("Add", ["m", "b"], ["s"]),
@@ -287,12 +287,12 @@ def halved_first(path: Path) -> Path:
     scalars = {"root": 2**0.5, "half": 0.5, "one": 1.0}
     constants = [("w", weights(64, 96)), ("b", weights(96))]
     constants += [(name, np.array(value, np.float32)) for name, value in scalars.items()]
-    return _save(path, nodes, [("x", [24, 64])], [("y", [24, 96])], constants)
+    return save(path, nodes, [("x", [24, 64])], [("y", [24, 96])], constants)
 
 
 def instances(path: Path) -> Path:
     """Between convolutions, every channel of an image with a mean of 0 and a variance of 1."""
-    weights = _weights(0.2)
+    weights = seeded(0.2)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
         helper.make_node("InstanceNormalization", ["c", "s", "b"], ["n"]),
@@ -300,13 +300,13 @@ def instances(path: Path) -> Path:
         helper.make_node("Conv", ["r", "w"], ["y"], pads=[1, 1, 1, 1]),
     ]
     constants = [("w", weights(16, 16, 3, 3)), ("s", weights(16)), ("b", weights(16))]
-    return _save(path, nodes, [("x", [1, 16, 6, 7])], [("y", [1, 16, 6, 7])], constants)
+    return save(path, nodes, [("x", [1, 16, 6, 7])], [("y", [1, 16, 6, 7])], constants)
 
 
 def scaled(path: Path) -> Path:
     """Channels scaled by a convolution of their means, as in squeeze and excitation, then brought
     to a mean of 0."""
-    weights = _weights(0.2)
+    weights = seeded(0.2)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
         helper.make_node("GlobalAveragePool", ["c"], ["g"]),
@@ -319,7 +319,7 @@ def scaled(path: Path) -> Path:
     ]
     constants = [("w", weights(32, 16, 3, 3)), ("s", weights(32, 32, 1, 1)), ("b", weights(32))]
     constants.append(("half", np.float32(0.5)))
-    return _save(path, nodes, [("x", [1, 16, 6, 7])], [("y", [1, 32, 6, 7])], constants)
+    return save(path, nodes, [("x", [1, 16, 6, 7])], [("y", [1, 32, 6, 7])], constants)
 
 
 def windows(path: Path) -> Path:
@@ -339,7 +339,7 @@ def windows(path: Path) -> Path:
     nodes.append(helper.make_node("Sigmoid", ["m5"], ["m6"]))
     outputs = [(name, [2, 5, *shape]) for name, (*_, shape) in kinds.items() if name != "m5"]
     outputs.append(("m6", [2, 5, 7, 9]))
-    return _save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
+    return save(path, nodes, [("x", [2, 5, 14, 18])], outputs, [])
 
 
 def joined_heads(path: Path) -> Path:
@@ -349,12 +349,12 @@ def joined_heads(path: Path) -> Path:
         helper.make_node("Reshape", ["t", "joined"], ["y"]),
     ]
     joined = ("joined", np.array([1, 10, 72]))
-    return _save(path, nodes, [("x", [1, 3, 10, 24])], [("y", [1, 10, 72])], [joined])
+    return save(path, nodes, [("x", [1, 3, 10, 24])], [("y", [1, 10, 72])], [joined])
 
 
 def odd_products(path: Path) -> Path:
     """Of sizes that no tile divides: alone, with little after it, and with an error function."""
-    weights = _weights(0.2)
+    weights = seeded(0.2)
     nodes = [
         helper.make_node("MatMul", ["a", "b"], ["alone"]),
         helper.make_node("MatMul", ["a", "w1"], ["m1"]),
@@ -366,7 +366,7 @@ def odd_products(path: Path) -> Path:
     inputs = [("a", [29, 41]), ("b", [41, 37]), ("r", [29, 35])]
     outputs = [("alone", [29, 37]), ("little", [29, 35]), ("much", [29, 39])]
     constants = [("w1", weights(41, 35)), ("w2", weights(41, 39))]
-    return _save(path, nodes, inputs, outputs, constants)
+    return save(path, nodes, inputs, outputs, constants)
 
 
 def flattened(path: Path) -> Path:
@@ -376,12 +376,12 @@ def flattened(path: Path) -> Path:
         helper.make_node("Reshape", ["t", "row"], ["y"]),
     ]
     row = ("row", np.array([1, 25088]))
-    return _save(path, nodes, [("x", [1, 7, 7, 512])], [("y", [1, 25088])], [row])
+    return save(path, nodes, [("x", [1, 7, 7, 512])], [("y", [1, 25088])], [row])
 
 
 def branches(path: Path) -> Path:
     """Three branches that only their concatenation reads, and two of which one is read twice."""
-    weights = _weights(0.3)
+    weights = seeded(0.3)
 
     same = {"pads": [1, 1, 1, 1]}
     nodes = [
@@ -401,13 +401,13 @@ def branches(path: Path) -> Path:
         *(("w3", weights(20, 8, 3, 3)), ("b3", weights(20))),
         *(("w4", weights(16, 36, 1, 1)), ("b4", weights(16))),
     ]
-    return _save(path, nodes, [("x", [1, 8, 9, 9])], [("y", [1, 32, 9, 9])], constants)
+    return save(path, nodes, [("x", [1, 8, 9, 9])], [("y", [1, 32, 9, 9])], constants)
 
 
 def shuffled(path: Path) -> Path:
     """Grouped convolutions with a channel shuffle and a depthwise convolution between them, and
     groups of 20 and of 18 filters, which no good vector divides."""
-    weights = _weights(0.3)
+    weights = seeded(0.3)
 
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], group=2),
@@ -428,13 +428,13 @@ def shuffled(path: Path) -> Path:
         *(("w4", weights(36, 20, 3, 3)), ("b4", weights(36))),
         *(("apart", np.array([0, 2, 20, 9, -1])), ("together", np.array([1, 40, 9, 9]))),
     ]
-    return _save(path, nodes, [("x", [1, 16, 9, 9])], [("y", [1, 36, 5, 5])], constants)
+    return save(path, nodes, [("x", [1, 16, 9, 9])], [("y", [1, 36, 5, 5])], constants)
 
 
 def normalised(path: Path) -> Path:
     """A local response normalisation: a power of three quarters."""
     node = helper.make_node("LRN", ["x"], ["y"], size=5, alpha=0.1, beta=0.75)
-    return _save(path, [node], [("x", [1, 16, 9, 9])], [("y", [1, 16, 9, 9])], [])
+    return save(path, [node], [("x", [1, 16, 9, 9])], [("y", [1, 16, 9, 9])], [])
 
 
 def normalised_by_parts(path: Path) -> Path:
@@ -451,8 +451,8 @@ def normalised_by_parts(path: Path) -> Path:
     ]
     shape = [2, 10, 96]
     outputs = [("centred", shape), ("scaled", shape)]
-    constants = [("e", np.float32(1e-5)), ("g", _weights(1.0)(96))]
-    return _save(path, nodes, [("x", shape)], outputs, constants)
+    constants = [("e", np.float32(1e-5)), ("g", seeded(1.0)(96))]
+    return save(path, nodes, [("x", shape)], outputs, constants)
 
 
 def two_by_two(path: Path) -> Path:
@@ -462,7 +462,7 @@ def two_by_two(path: Path) -> Path:
         helper.make_node("Relu", ["ab"], ["first"]),
         helper.make_node("Sub", ["b", "w"], ["second"]),
     ]
-    return _save(
+    return save(
         path,
         nodes,
         [("a", [8, 16]), ("b", [16, 24])],
@@ -471,59 +471,23 @@ def two_by_two(path: Path) -> Path:
     )
 
 
-def recurrent(path: Path, steps: int) -> Path:
-    """An LSTM of 16 units over steps of 8 numbers."""
-    weights = _weights(0.3)
-    nodes = [helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=16)]
-    constants = [("w", weights(1, 64, 8)), ("r", weights(1, 64, 16)), ("b", weights(1, 128))]
-    return _save(path, nodes, [("x", [steps, 1, 8])], [("y", [steps, 1, 1, 16])], constants)
-
-
-def to_eight_bits(path: Path) -> Path:
-    nodes = [
-        helper.make_node("Cast", ["x"], ["c"], to=TensorProto.FLOAT8E4M3FN),
-        helper.make_node("Cast", ["c"], ["y"], to=TensorProto.FLOAT),
+def recurrent(path: Path, steps: int, units: int = 16) -> Path:
+    """An LSTM over steps of 8 numbers."""
+    weights = seeded(0.3)
+    nodes = [helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=units)]
+    constants = [
+        ("w", weights(1, 4 * units, 8)),
+        ("r", weights(1, 4 * units, units)),
+        ("b", weights(1, 8 * units)),
     ]
-    return _save(path, nodes, [("x", [4])], [("y", [4])], [], opset=19)
+    return save(path, nodes, [("x", [steps, 1, 8])], [("y", [steps, 1, 1, units])], constants)
 
 
-def empty(path: Path) -> Path:
-    return _save(
-        path, [helper.make_node("Exp", ["x"], ["y"])], [("x", [0, 4])], [("y", [0, 4])], []
-    )
-
-
-def chosen(path: Path) -> Path:
-    """Those of its numbers that are not zero."""
+def scattered(path: Path) -> Path:
+    """An exponential, some of whose numbers are set to others."""
     nodes = [
-        helper.make_node("NonZero", ["x"], ["where"]),
-        helper.make_node("Gather", ["x", "where"], ["y"]),
+        helper.make_node("Exp", ["x"], ["e"]),
+        helper.make_node("ScatterElements", ["e", "places", "numbers"], ["y"], axis=1),
     ]
-    return _save(path, nodes, [("x", [4])], [("y", ["n", "m"])], [])
-
-
-def unsupported(path: Path) -> Path:
-    """An operator that is in the standard and that no compiler imports."""
-    nodes = [helper.make_node("Det", ["x"], ["y"], name="my_volume")]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
-def nothing_to_compute(path: Path) -> Path:
-    """One output is the input, the other a sum of constants."""
-    nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Add", ["a", "a"], ["z"])]
-    return _save(path, nodes, [("x", [2])], [("y", [2]), ("z", [3])], [("a", np.ones(3, "f4"))])
-
-
-def huge_constant(path: Path) -> Path:
-    """A ConstantOfShape of 2^40 elements in a file of a few hundred bytes."""
-    shape = ("s", np.array([2**20, 2**20]))
-    nodes = [helper.make_node("ConstantOfShape", ["s"], ["y"])]
-    return _save(path, nodes, [], [("y", [2**20, 2**20])], [shape])
+    constants = [("places", np.array([[0, 2]] * 3)), ("numbers", seeded(1)(3, 2))]
+    return save(path, nodes, [("x", [3, 4])], [("y", [3, 4])], constants)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import models
+from tests import models, refused
 from tests.command import tunefarm
 from tunefarm.home import Home
 
@@ -97,9 +97,9 @@ def test_a_target_without_a_device_is_exit_4(home: Home, tmp_path: Path, targets
             lambda p: (p.write_bytes(models.cnn(p).read_bytes()[:5000]), p)[1],
             "not an ONNX model",
         ),
-        (models.huge_constant, "more than"),
-        (models.unsupported, "operator Det (node 'my_volume')"),
-        (models.nothing_to_compute, "nothing to compute"),
+        (refused.huge_constant, "more than"),
+        (refused.unsupported, "operator Det (node 'my_volume')"),
+        (refused.nothing_to_compute, "nothing to compute"),
     ],
     ids=["missing", "empty", "no model", "truncated", "huge", "unsupported", "nothing to do"],
 )

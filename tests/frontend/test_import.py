@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests import models
+from tests import models, refused
 from tunefarm.devices.target import parse_target
 from tunefarm.errors import InvalidModel, UnsupportedModel
 from tunefarm.frontend.importer import ImportRequest, import_model, out_of_memory
@@ -44,7 +44,7 @@ def test_a_real_network(tmp_path: Path) -> None:
 def test_an_unsupported_operator_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=r"Det.*my_volume"):
         import_model(
-            ImportRequest(models.unsupported(tmp_path / "m.onnx"), tmp_path / "program", TARGET)
+            ImportRequest(refused.unsupported(tmp_path / "m.onnx"), tmp_path / "program", TARGET)
         )
     assert not (tmp_path / "program").exists()
     assert not list(tmp_path.glob(".program*"))
@@ -100,9 +100,9 @@ def test_the_steps_of_a_recurrence_are_one_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (models.to_eight_bits, "Cast.*FLOAT8E4M3FN"),
-        (models.empty, "input 'x' has no elements"),
-        (models.chosen, "sizes in kernel .* depend on what"),
+        (refused.to_eight_bits, "Cast.*FLOAT8E4M3FN"),
+        (refused.empty, "input 'x' has no elements"),
+        (refused.chosen, "sizes in kernel .* depend on what"),
     ],
 )
 def test_what_cannot_be_computed_is_refused(

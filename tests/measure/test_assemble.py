@@ -81,3 +81,63 @@ def test_a_library_with_its_constants_inside_still_runs(tmp_path: Path) -> None:
     library = built(module(constants=2), tmp_path / "model.so")
     total, *_ = CompiledModel(library, [])([X])
     np.testing.assert_array_equal(total, X + np.arange(8, dtype="float32"))
+
+
+def _tuned(program: Any, target: Any, library: Path) -> None:
+    """With the schedule that its hardware model expects most of, where a kernel has one."""
+    from tunefarm.measure.assemble import AssembleRequest, assemble
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    traces, workloads = [], []
+    for task in program.tasks:
+        space = design_space(replay.load_workload(program.workload(task.id)), target)
+        proposal = space.realise(space.modelled()[0].point, 0) if task.flops > 1e4 else None
+        for function in task.functions if proposal is not None else ():
+            traces.append((function, proposal.trace))
+            workloads.append((function, program.workload(task.id)))
+    assert traces
+    request = AssembleRequest(program.module, tuple(workloads), tuple(traces), target, library)
+    assemble(request)
+
+
+def test_weights_that_all_steps_read_are_packed_once(tmp_path: Path) -> None:
+    import onnxruntime
+
+    from tests import models
+    from tunefarm.devices.probe import probe
+    from tunefarm.frontend.importer import ImportRequest, import_model
+    from tunefarm.measure.model import CompiledModel
+
+    target = probe()[0].target
+    path = models.recurrent(tmp_path / "m.onnx", steps=12, units=64)
+    program = import_model(ImportRequest(path, tmp_path / "program", target))
+    library = tmp_path / "model.so"
+    _tuned(program, target, library)
+    held = sum(array.nbytes for array in weights.load(weights.beside(library)))
+    assert held < 2 * 4 * (256 * 8 + 256 * 64), "twelve copies would be more"
+    x = np.random.default_rng(0).normal(size=(12, 1, 8)).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    (found,) = CompiledModel(library)([x])
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_kernels_without_blocks_are_built(tmp_path: Path) -> None:
+    import onnxruntime
+
+    from tests import models
+    from tunefarm.devices.target import parse_target
+    from tunefarm.frontend.importer import ImportRequest, import_model
+    from tunefarm.measure.assemble import AssembleRequest, assemble
+    from tunefarm.measure.model import CompiledModel
+
+    target = parse_target("llvm")
+    path = models.scattered(tmp_path / "m.onnx")
+    program = import_model(ImportRequest(path, tmp_path / "program", target))
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    for name, module in (("untuned", program.baseline), ("tuned", program.module)):
+        library = tmp_path / name / "model.so"
+        assemble(AssembleRequest(module, (), (), target, library))
+        (found,) = CompiledModel(library)([x])
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
