@@ -22,7 +22,7 @@ from tunefarm.devices.target import Target
 from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
 from tunefarm.frontend import quantised
 from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
-from tunefarm.frontend.dtypes import INT8, TF32, is_float, narrowest, numpy_dtype
+from tunefarm.frontend.dtypes import INT8, TF32, narrowest
 from tunefarm.frontend.half import half_types, widen_inside, widen_islands
 from tunefarm.frontend.identity import model_digest
 from tunefarm.frontend.onnx_file import (
@@ -54,7 +54,7 @@ _HINTS = {
         "Its number of steps is not known. Fix the inputs' sizes (--shape, or in the export).",
     ),
 }
-_CASTABLE = frozenset(
+_COMPUTED = frozenset(
     {
         *(TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16),
         *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
@@ -62,6 +62,7 @@ _CASTABLE = frozenset(
         TensorProto.BOOL,
     }
 )
+"""ONNX's numbers of the types that anything is computed in."""
 HANDLER = "tunefarm.frontend.importer:run_import"
 
 
@@ -286,7 +287,7 @@ def _check_operators(model: onnx.ModelProto, known: frozenset[str]) -> None:
                 "cannot be imported",
                 hint=_HINTS.get(node.op_type, _HINT),
             )
-        if node.op_type == "Cast" and (wanted := attribute(node, "to", 0)) not in _CASTABLE:
+        if node.op_type == "Cast" and (wanted := attribute(node, "to", 0)) not in _COMPUTED:
             raise UnsupportedModel(
                 f"Cast (node {node.name or node.output[0]!r}) makes numbers of type "
                 f"{onnx.TensorProto.DataType.Name(wanted)}, in which nothing is computed"
@@ -294,9 +295,9 @@ def _check_operators(model: onnx.ModelProto, known: frozenset[str]) -> None:
 
 
 def _check_inputs(inputs: tuple[TensorSpec, ...], used: Counter[str]) -> None:
+    computed = {onnx.helper.tensor_dtype_to_np_dtype(number).name for number in _COMPUTED}
     for spec in inputs:
         if 0 in spec.shape and used[spec.name]:
             raise UnsupportedModel(f"input {spec.name!r} has no elements: {list(spec.shape)}")
-        dtype = numpy_dtype(spec.dtype)
-        if not is_float(dtype) and dtype.kind not in "iub":
+        if spec.dtype not in computed:
             raise UnsupportedModel(f"input {spec.name!r} has dtype {spec.dtype}")

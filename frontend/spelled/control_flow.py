@@ -129,7 +129,7 @@ def splice(site: Site, body: onnx.GraphProto, bound: dict[str, str]) -> list[str
         for index, name in enumerate(node.output):
             if name:
                 copy.output[index] = names[name] = site.fresh()
-        site.nodes.append(copy)
+        site.add(copy)
     return [names.get(one.name, one.name) for one in body.output]
 
 

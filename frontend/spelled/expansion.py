@@ -12,7 +12,6 @@ import onnx
 import onnx.defs
 import onnx.inliner
 
-from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.onnx_passes import Graph, fold_constants
 from tunefarm.frontend.spelled.control_flow import branch, loop, rename, scan
 from tunefarm.frontend.spelled.operators import REFUSED, RESPELLED, refuse
@@ -66,16 +65,10 @@ def _expand_once(graph: Graph, known: frozenset[str], most: int) -> bool:
     nodes: list[onnx.NodeProto] = []
     is_changed = False
     for node in graph.nodes:
-        rule, site = _rule(node, known), Site(node, facts)
+        rule, site = _rule(node, known), Site(node, facts, most - len(nodes))
         spelled = rule is not None and rule(site)
         is_changed |= spelled
         nodes.extend(site.nodes if spelled else [node])
-        if len(nodes) > most:
-            raise UnsupportedModel(
-                f"{node.op_type} (node {node.name or node.output[0]!r}) makes the model one of "
-                f"more than {most} nodes",
-                hint="Give it fewer steps: recurrences and loops are spelled step by step.",
-            )
     graph.nodes = nodes
     return is_changed
 
@@ -118,7 +111,7 @@ def by_definition(site: Site) -> bool:
             if name and name not in names:
                 names[name] = site.fresh()
             part.output[index] = names.get(name, name)
-        site.nodes.append(part)
+        site.add(part)
     return True
 
 

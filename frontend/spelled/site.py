@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.onnx_passes import Array, Graph, Shape, attribute
 
 AXES_ARE_INPUTS = 13
@@ -68,10 +69,11 @@ def _known(dim: Any) -> bool:
 
 @dataclass
 class Site:
-    """What a rule sees of `node`, and the `nodes` that it puts in its place."""
+    """What a rule sees of `node`, and the `nodes`, at most so many, that it puts in its place."""
 
     node: onnx.NodeProto
     facts: Facts
+    most: int
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     _constants: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
 
@@ -106,6 +108,26 @@ class Site:
         number = self.facts.type(self.input(index))
         return helper.tensor_dtype_to_np_dtype(number) if number else None
 
+    def add(self, node: onnx.NodeProto) -> None:
+        """
+        Raises:
+            UnsupportedModel: there are `most` already.
+        """
+        self.check(len(self.nodes) + 1)
+        self.nodes.append(node)
+
+    def check(self, count: int) -> None:
+        """
+        Raises:
+            UnsupportedModel: these are more than `most`.
+        """
+        if count > self.most:
+            name = self.node.name or self.node.output[0]
+            raise UnsupportedModel(
+                f"{self.node.op_type} (node {name!r}) becomes more than {self.most} nodes",
+                hint="Give it fewer steps: recurrences and loops are spelled step by step.",
+            )
+
     def fresh(self) -> str:
         """A name that nothing has."""
         return f"{next(o for o in self.node.output if o)}/{self.graph.number()}"
@@ -127,19 +149,17 @@ class Site:
 
     def emit_many(self, op: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
         names = [self.fresh() for _ in range(outputs)]
-        self.nodes.append(helper.make_node(op, inputs, names, **attributes))
+        self.add(helper.make_node(op, inputs, names, **attributes))
         return names
 
     def give(self, index: int, name: str) -> None:
         """`name` is the node's output of this index, if anything reads that."""
         if self.output(index):
-            self.nodes.append(helper.make_node("Identity", [name], [self.output(index)]))
+            self.add(helper.make_node("Identity", [name], [self.output(index)]))
 
     def again(self, op: str, *inputs: str, **attributes: Any) -> None:
         """One node, with the same outputs."""
-        self.nodes.append(
-            helper.make_node(op, inputs, self.node.output, self.node.name, **attributes)
-        )
+        self.add(helper.make_node(op, inputs, self.node.output, self.node.name, **attributes))
 
     def cast(self, name: str, number: int) -> str:
         """To a type by ONNX's number of it."""
@@ -162,6 +182,7 @@ class Site:
     def split(self, name: str, axis: int, parts: int, size: int = 1) -> list[str]:
         """`parts` pieces of `size` along the axis. Of many, in two steps, so that neither is a
         kernel with more arguments than a compiler likes."""
+        self.check(parts)
         if parts == 1:
             return [name]
         if parts > _SPLIT_MOST:

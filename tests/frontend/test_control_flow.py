@@ -17,6 +17,7 @@ from tests.spelled import (
     operators,
     random,
 )
+from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.spelled.expansion import expand
 
 
@@ -110,6 +111,13 @@ def test_a_loop_that_may_end_early_stays():
     node = looped("rounds", ends)
     model = model_of([node], inputs, ["y"], {"rounds": np.array(4)})
     assert "Loop" in operators(expand(model, KNOWN, MOST))
+
+
+def test_a_loop_of_endless_rounds_is_refused():
+    inputs = {"x": random(2), "start": random(2)}
+    model = model_of([looped("rounds", SAME)], inputs, ["y"], {"rounds": np.array(2**60)})
+    with pytest.raises(UnsupportedModel, match=r"Loop.* more than 10000 nodes"):
+        expand(model, KNOWN, MOST)
 
 
 def test_a_loop_of_unknown_length_stays():
