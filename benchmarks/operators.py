@@ -40,7 +40,7 @@ from tunefarm.frontend.importer import ImportRequest
 from tunefarm.frontend.program import load_program
 
 Array = NDArray[Any]
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 RIGHT, REFUSED, STOPPED, FAILED, WRONG = "right", "refused", "stopped", "failed", "wrong"
 """Computed right; refused in words of ours; stopped by the compiler at the import, in its words (a
 job says both with exit code 3); not built or not run; computed otherwise."""

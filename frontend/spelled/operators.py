@@ -71,6 +71,16 @@ def part(site: Site) -> bool:
     return True
 
 
+def slopes(site: Site) -> bool:
+    """PRelu before opset 7: one slope for each channel, whatever the axes after them."""
+    shape, own = site.shape(0), site.shape(1)
+    if site.opset >= 7 or shape is None or own is None or len(own) != 1 or own[0] == 1:
+        return False
+    apart = site.reshape(site.input(1), own[0], *[1] * (len(shape) - 2))
+    site.again("PRelu", site.input(0), apart)
+    return True
+
+
 def largest_of_none(site: Site) -> bool:
     """Whether a largest number is minus infinity, as the standard asks of a mask: whether all are.
     (The compiler begins a maximum with the least finite number.)"""
@@ -218,6 +228,7 @@ RESPELLED: Mapping[str, Callable[[Site], bool]] = {
     "IsInf": is_infinite,
     "LpNormalization": norm,
     "OneHot": one_hot,
+    "PRelu": slopes,
     "Pow": power,
     "ReduceMax": reduce_truths,
     "ReduceMin": reduce_truths,
