@@ -179,7 +179,8 @@ def run_import(request: ImportRequest) -> None:
     original = model.SerializeToString()
     known = relax_passes.importable_operators() | quantised.SPELLED
     started, nodes = time.perf_counter(), len(model.graph.node)
-    model = expand(inline_functions(model), known, request.limits.nodes)
+    model = inline_functions(model, request.limits.nodes)
+    model = expand(model, known, request.limits.nodes)
     log.note("onnx.expand", started, f"{nodes} to {len(model.graph.node)} nodes")
     _check_operators(model, known)
     graph = Graph(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def read_model(path: Path, limits: ImportLimits) -> onnx.ModelProto:
 
 def _load_external(model: onnx.ModelProto, path: Path, limits: ImportLimits) -> None:
     total = 0
-    for tensor in model.graph.initializer:
+    for tensor in _tensors(model.graph):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -100,6 +101,18 @@ def _load_external(model: onnx.ModelProto, path: Path, limits: ImportLimits) -> 
         except Exception as error:
             reason = str(error).strip().splitlines()[0]
             raise InvalidModel(f"{path}: its external data is refused: {reason}") from None
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """All that a file may keep beside itself, of graphs inside as well."""
+    yield from graph.initializer
+    for node in graph.node:
+        for one in node.attribute:
+            if one.HasField("t"):
+                yield one.t
+            yield from one.tensors
+            for inner in (*one.graphs, *([one.g] if one.HasField("g") else [])):
+                yield from _tensors(inner)
 
 
 def _check_sizes(model: onnx.ModelProto, path: Path, limits: ImportLimits) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,10 @@ _FOLDABLE = frozenset(
         *("Transpose", "Unsqueeze"),
     }
 )
+_SUMS = frozenset(
+    {"ReduceSum", "ReduceMean", "ReduceProd", "CumSum", "BatchNormalization", "MatMul"}
+)
+"""What of numbers in half precision would be summed in that: see `half`."""
 _SIZES = ("Shape", "Size")
 _CLIP_READS_BOUNDS = 11  # the opset since which they are inputs
 _SHAPE_LIMIT = 1024
@@ -57,12 +62,24 @@ class Graph:
         self.outputs = {o.name for o in model.graph.output}
         self._numbers = itertools.count()
 
-    def number(self) -> int:
-        """Another one each time: what passes name new values by."""
-        return next(self._numbers)
+    def fresh(self, hint: str) -> str:
+        """A name that nothing has, nor will have by this."""
+        while (name := f"{hint}/{next(self._numbers)}") in self._taken:
+            pass
+        return name
+
+    @cached_property
+    def _taken(self) -> frozenset[str]:
+        """The names of the model as it came."""
+        graph = self.model.graph
+        values = (*graph.input, *graph.output, *graph.initializer)
+        found = {value.name for value in values}.union(self.constants)
+        for node in self.nodes:
+            found.update(named(node))
+        return frozenset(found)
 
     def uses(self) -> Counter[str]:
-        counts = Counter(name for node in self.nodes for name in node.input)
+        counts = Counter(name for node in self.nodes for name in read(node))
         counts.update(self.outputs)
         return counts
 
@@ -135,6 +152,37 @@ class Graph:
         return found
 
 
+def is_standard(node: onnx.NodeProto) -> bool:
+    """Whether its operator is one of the ONNX standard's."""
+    return node.domain in ("", "ai.onnx")
+
+
+def graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Its branches, or its body."""
+    for one in node.attribute:
+        if one.HasField("g"):
+            yield one.g
+        yield from one.graphs
+
+
+def read(node: onnx.NodeProto) -> Iterator[str]:
+    """What a node reads, and what graphs inside it read (of what is around them, too)."""
+    yield from node.input
+    for graph in graphs_of(node):
+        yield from (output.name for output in graph.output)
+        for inner in graph.node:
+            yield from read(inner)
+
+
+def named(node: onnx.NodeProto) -> Iterator[str]:
+    """All names in a node, and in graphs inside it."""
+    yield from (*node.input, *node.output)
+    for graph in graphs_of(node):
+        yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
+        for inner in graph.node:
+            yield from named(inner)
+
+
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     """Of a node, `default` where it has no such attribute."""
     values = (helper.get_attribute_value(a) for a in node.attribute if a.name == name)
@@ -155,7 +203,8 @@ def _state_sizes(graph: Graph) -> bool:
         return False
     shapes, stated = graph.shapes(), False
     for index, node in enumerate(graph.nodes):
-        shape = shapes.get(node.input[0]) if node.op_type in _SIZES else None
+        asks = node.op_type in _SIZES and is_standard(node)
+        shape = shapes.get(node.input[0]) if asks else None
         if shape is None:
             continue
         asked = shape[attribute(node, "start", 0) : attribute(node, "end", None)]
@@ -170,14 +219,17 @@ def _evaluate(graph: Graph) -> None:
     """With ONNX's reference evaluator: generators of constants, and arithmetic on them."""
     nodes = []
     for node in graph.nodes:
-        foldable = node.op_type in _FOLDABLE and all(
-            name in graph.constants or not name for name in node.input
+        foldable = (
+            node.op_type in _FOLDABLE
+            and is_standard(node)
+            and all(name in graph.constants or not name for name in node.input)
         )
         if not foldable or set(node.output) & graph.outputs:
             nodes.append(node)
             continue
         values = {name: graph.constants[name] for name in node.input if name}
-        if sum(v.size for v in values.values()) > _FOLD_LIMIT:
+        summed = node.op_type in _SUMS and any(v.dtype.name in HALF for v in values.values())
+        if summed or max(sum(v.size for v in values.values()), _made(node, values)) > _FOLD_LIMIT:
             nodes.append(node)
             continue
         onnx_graph = helper.make_graph(
@@ -195,6 +247,26 @@ def _evaluate(graph: Graph) -> None:
     graph.nodes = nodes
 
 
+def _made(node: onnx.NodeProto, values: dict[str, Array]) -> int:
+    """Elements of what a node makes of constants, where they may be many more than it reads."""
+    given = [values[name] for name in node.input if name]
+    match node.op_type:
+        case "ConstantOfShape":
+            return math.prod(map(int, given[0].reshape(-1)))
+        case "Expand":
+            wanted = tuple(int(size) for size in given[1].reshape(-1))
+            sides = itertools.zip_longest(wanted[::-1], given[0].shape[::-1], fillvalue=1)
+            return math.prod(max(*pair) for pair in sides)
+        case "Tile":
+            return int(given[0].size) * math.prod(map(int, given[1].reshape(-1)))
+        case "Range":
+            start, limit, delta = (float(one.reshape(-1)[0]) for one in given)
+            return int(abs((limit - start) / delta)) if delta else 0
+        case "MelWeightMatrix":
+            return int(given[0].item()) * (int(given[1].item()) // 2 + 1)
+    return 0
+
+
 def _dtype(array: Array) -> int:
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
 
@@ -205,8 +277,9 @@ def drop_identities(graph: Graph) -> None:
     names: dict[str, str] = {}
     nodes = []
     for node in graph.nodes:
-        gone = node.op_type == "Identity" or (
-            node.op_type == "Dropout" and not any(used[name] for name in node.output[1:])
+        gone = is_standard(node) and (
+            node.op_type == "Identity"
+            or (node.op_type == "Dropout" and not any(used[name] for name in node.output[1:]))
         )
         if gone and node.output[0] not in graph.outputs:
             names[node.output[0]] = node.input[0]

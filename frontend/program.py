@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,11 @@ class TensorSpec:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        bits = int(re.sub(r"\D", "", self.dtype) or 8)
+        return math.prod(self.shape) * max(1, bits // 8)
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,8 @@ class TuningTask:
         args: inputs, then outputs.
         constants: positions among them of weights, whose layout is free.
         rounds: whether numbers are rounded to whole ones inside, as where it quantises.
+        again: bytes that are read before a call of it reads the same weights again, where most do
+            within one inference, as the steps of a recurrence: whole times its weights; else 0.
     """
 
     id: str
@@ -44,6 +53,12 @@ class TuningTask:
     args: tuple[TensorSpec, ...]
     constants: tuple[int, ...] = ()
     rounds: bool = False
+    again: int = 0
+
+    @property
+    def constant_bytes(self) -> int:
+        """Of its weights."""
+        return sum(self.args[place].nbytes for place in self.constants)
 
     @property
     def float_flops(self) -> float:
@@ -110,6 +125,11 @@ class Program:
         works on, which is as much as the largest kernel has (buffers are used again)."""
         work = max((task.bytes for task in self.tasks), default=0)
         return int(self.evidence["parameter_bytes"]) + work
+
+    @property
+    def again(self) -> dict[str, int]:
+        """By task, where it is not an inference until the same weights are read again."""
+        return {task.id: task.again for task in self.tasks if task.again}
 
     def workload(self, task: str) -> Path:
         return workload_path(self.directory, task)

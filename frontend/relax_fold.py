@@ -24,7 +24,7 @@ def _as_shaped(call: Any, array: NDArray[Any]) -> NDArray[Any]:
 def _turned(call: Any, array: NDArray[Any]) -> NDArray[Any]:
     axes = call.attrs.axes
     order = None if axes is None else [int(axis) for axis in axes]
-    return np.ascontiguousarray(np.transpose(array, order))
+    return np.asarray(np.transpose(array, order), order="C")
 
 
 def _elementwise(function: Callable[..., NDArray[Any]]) -> Callable[..., NDArray[Any]]:

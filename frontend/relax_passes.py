@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from tunefarm.frontend.pass_log import PassLog, run_passes
 from tunefarm.frontend.program import TensorSpec, TuningTask
 from tunefarm.frontend.relax_fold import Folded
 from tunefarm.frontend.relax_half import sum_in_float32
+from tunefarm.frontend.relax_reads import rereads
 from tunefarm.frontend.relax_spelled import Spelled
 from tunefarm.frontend.tir import (
     argument_specs,
@@ -205,12 +207,14 @@ def extract_tasks(
             functions=(name,),
             weight=calls.get(name, 0),
             flops=flops[name],
-            bytes=sum(_bytes(spec) for spec in args),
+            bytes=sum(spec.nbytes for spec in args),
             rounds=_rounds(function),
             args=args,
             constants=free_arguments(function),
         )
-    return tuple(sorted(tasks.values(), key=lambda t: (-t.weight * t.flops, t.id)))
+    found = sorted(tasks.values(), key=lambda t: (-t.weight * t.flops, t.id))
+    again = rereads(module, found)
+    return tuple(dataclasses.replace(task, again=again.get(task.id, 0)) for task in found)
 
 
 def _arguments(name: str, function: Any) -> tuple[TensorSpec, ...]:
@@ -235,14 +239,6 @@ def flops_of(workload: tvm.IRModule) -> float:
         return float(tvm.s_tir.analysis.estimate_tir_flops(workload))
     except Exception:  # kernels of pure data movement have none that it can count
         return 0.0
-
-
-def _bytes(spec: TensorSpec) -> int:
-    elements = 1
-    for size in spec.shape:
-        elements *= size
-    bits = int(re.sub(r"\D", "", spec.dtype) or 8)
-    return elements * max(1, bits // 8)
 
 
 def _readable(name: str) -> str:

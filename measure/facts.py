@@ -25,8 +25,8 @@ class KernelFacts:
         args: its arguments; the last is the output.
         reference: the file with its reference results.
         constants: positions of its weights among them.
-        between: bytes that its model reads between two of its calls; 0 for a kernel that is timed
-            for itself, with everything at hand. See `measure.rotation`.
+        between: bytes that its model reads before it comes to the same weights again; 0 for a
+            kernel that is timed for itself, with everything at hand. See `measure.rotation`.
         rounds: see `TuningTask`.
     """
 
@@ -40,6 +40,7 @@ class KernelFacts:
 
     @classmethod
     def of(cls, task: TuningTask, reference: Path, between: int = 0) -> KernelFacts:
+        between = min(between, task.again or between)
         return cls(task.id, task.args, task.flops, reference, task.constants, between, task.rounds)
 
 

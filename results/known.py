@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tunefarm.measure.stats import Verdict
@@ -26,6 +27,7 @@ class Known:
 
 EVENT = "between"
 """Kind of the event that says how cold a target's kernels are: bytes between two uses."""
+NONE: Mapping[str, int] = MappingProxyType({})
 ALIKE = 2.0
 """Ratio of two such figures up to which results of one model stand for the other's."""
 
@@ -38,10 +40,11 @@ def known(
     top: int = 64,
     of_jobs: Callable[[str], bool] = lambda job: True,
     besides: Collection[str] = (),
+    again: Mapping[str, int] = NONE,
 ) -> list[Known]:
     """What earlier jobs found out about this job's kernels: same workload, target, toolchain
     and kind of device, in models between two of whose calls about as much is read (`between`
-    bytes). Of each kernel the best `top` results, best first;
+    bytes, or by task `again`). Of each kernel the best `top` results, best first;
     failures are left out, and what has faulted in a race.
 
     Those of the candidates `besides` are among it, however slow: the job has counted them before.
@@ -49,6 +52,7 @@ def known(
     `of_jobs`, only those among them for which it is true.
     """
     mine = {row["task"] for row in journal.tasks(job.id, target.name)}
+    mine_of = _Between(between, again)
     found: dict[str, Known] = {}
     for other in journal.jobs():
         if other.created >= job.created or other.id == job.id or not of_jobs(other.id):
@@ -57,13 +61,16 @@ def known(
             if not _is_alike(of, target):
                 continue
             theirs = _between(journal, other.id, of.name)
-            if theirs is None or not between / ALIKE <= theirs <= between * ALIKE:
+            if theirs is None:
                 continue
+            alike = {
+                task for task in mine if 1 / ALIKE <= theirs.of(task) / mine_of.of(task) <= ALIKE
+            }
             candidates = {c.id: c for c in journal.candidates(other.id, of.name)}
             faulted = {f["candidate"] for f in journal.faults(other.id, of.name)} - {*besides}
             for candidate, latency, gone in journal.outcomes(other.id, of.name):
                 one = candidates.get(candidate)
-                if one is None or one.untuned or one.task not in mine or candidate in faulted:
+                if one is None or one.untuned or one.task not in alike or candidate in faulted:
                     continue
                 if latency is not None and candidate not in found:
                     found[candidate] = Known(one, latency, gone, other.id)
@@ -160,20 +167,39 @@ def known_before(journal: Journal, job: str, target: str) -> dict[str, float]:
         return {}
     of = next(one for one in journal.targets(job) if one.name == target)
     best: dict[str, float] = {}
-    for one in known(journal, journal.job(job), of, between, top=1):
+    cold, again = between.general, between.again
+    for one in known(journal, journal.job(job), of, cold, top=1, again=again):
         if not one.truncated:
             best[one.candidate.task] = one.latency_s
     return best
 
 
-def note_between(journal: Journal, job: str, target: str, between: int) -> None:
+@dataclass(frozen=True)
+class _Between:
+    """Bytes, in general and `again` by task."""
+
+    general: int
+    again: Mapping[str, int]
+
+    def of(self, task: str) -> int:
+        return min(self.general, self.again.get(task, self.general))
+
+
+def note_between(
+    journal: Journal,
+    job: str,
+    target: str,
+    between: int,
+    again: Mapping[str, int] = NONE,
+) -> None:
     """For later jobs: how cold this one's kernels are; a second time changes nothing."""
     if _between(journal, job, target) is None:
-        journal.add_event(job, EVENT, target=target, bytes=between)
+        journal.add_event(job, EVENT, target=target, bytes=between, again=dict(again))
 
 
-def _between(journal: Journal, job: str, target: str) -> int | None:
+def _between(journal: Journal, job: str, target: str) -> _Between | None:
     for event in journal.events(job):
         if event["kind"] == EVENT and event["detail"]["target"] == target:
-            return int(event["detail"]["bytes"])
+            detail = event["detail"]
+            return _Between(int(detail["bytes"]), detail.get("again", {}))
     return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from tunefarm.measure.protocol import Protocol
 from tunefarm.results.driver_lock import driver_is_alive
 from tunefarm.results.facts import COLD, Job, JobTarget, Measurement
 from tunefarm.results.journal import Journal
-from tunefarm.results.known import Known, known, note_between
+from tunefarm.results.known import NONE, Known, known, note_between
 from tunefarm.scheduler import messages
 from tunefarm.scheduler.messages import (
     Build,
@@ -78,23 +78,32 @@ class Ledger:
     canaries: dict[str, list[float]] = field(default_factory=dict)
     """By unit, seconds of its canaries in this life of the job."""
 
-    def take_known(self, between: int) -> list[Known]:
+    def take_known(self, between: int, again: Mapping[str, int] = NONE) -> list[Known]:
         """What earlier jobs measured on this device with this toolchain, of models in which kernels
         are about as cold (see `KernelFacts.between`)."""
-        note_between(self.journal, self.job.id, self.target.name, between)
+        note_between(self.journal, self.job.id, self.target.name, between, again)
         before = {one.id for one in self.journal.candidates(self.job.id, self.target.name)}
-        self.known = known(self.journal, self.job, self.target, between, besides=before)
+        self.known = known(
+            self.journal, self.job, self.target, between, besides=before, again=again
+        )
         if self.known:
             candidates = [one.candidate for one in self.known]
             self.journal.add_candidates(self.job.id, self.target.name, candidates)
         return self.known
 
-    def hear_of_others(self, between: int, room: int) -> list[Event]:
+    def hear_of_others(
+        self, between: int, room: int, again: Mapping[str, int] = NONE
+    ) -> list[Event]:
         """What jobs that run at the same time, and began before this one, have measured since it
         was asked last: done once, it counts for both. At most `room` results."""
         home = self.journal.home
         found = known(
-            self.journal, self.job, self.target, between, of_jobs=lambda j: driver_is_alive(home, j)
+            self.journal,
+            self.job,
+            self.target,
+            between,
+            of_jobs=lambda j: driver_is_alive(home, j),
+            again=again,
         )
         new = [one for one in found if one.candidate.id not in self.candidates][: max(0, room)]
         if not new:

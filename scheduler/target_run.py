@@ -313,7 +313,7 @@ class TargetRun:
     def _take_known(self) -> None:
         """Results of earlier jobs, as if they were this one's: they count as trials, unless the job
         is to tune again, and whoever races is measured anew."""
-        found = self.ledger.take_known(self.program.between_bytes)
+        found = self.ledger.take_known(self.program.between_bytes, self.program.again)
         if not found:
             return
         if self.job.options.get("retune"):
@@ -389,7 +389,8 @@ class TargetRun:
     def _hear_of_others(self) -> list[Event]:
         if self.job.options.get("retune"):
             return []
-        found = self.ledger.hear_of_others(self.program.between_bytes, self.state.room())
+        between, again = self.program.between_bytes, self.program.again
+        found = self.ledger.hear_of_others(between, self.state.room(), again)
         if found:
             self._say(f"{len(found)} results of jobs that run beside this one are taken over")
         return found

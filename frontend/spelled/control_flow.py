@@ -9,7 +9,8 @@ from __future__ import annotations
 import onnx
 from onnx import numpy_helper
 
-from tunefarm.frontend.spelled.site import Site
+from tunefarm.frontend.onnx_passes import Array, attribute, graphs_of, read
+from tunefarm.frontend.spelled.site import NEGATIVE_AXES, WHERE, Site, known_shape
 
 
 def branch(site: Site) -> bool:
@@ -21,12 +22,28 @@ def branch(site: Site) -> bool:
         for index, name in enumerate(splice(site, bodies[not condition.item()], {})):
             site.give(index, name)
         return True
-    if any(site.facts.shape(name) is None for name in site.node.output):
+    if site.opset < WHERE or not _are_alike(site):
         return False
+    whether = site.reshape(site.input(0))
     taken, other = (splice(site, body, {}) for body in bodies)
     for index, pair in enumerate(zip(taken, other, strict=True)):
-        site.give(index, site.emit("Where", site.input(0), *pair))
+        site.give(index, site.emit("Where", whether, *pair))
     return True
+
+
+def _are_alike(site: Site) -> bool:
+    """Whether both branches make what is of the same types, and of the same, known, shapes."""
+    node = site.facts.inferred.get(site.node.output[0])
+    if node is None:
+        return False
+    pairs = zip(*(inner.output for inner in graphs_of(node)), strict=True)
+    types = [[one.type.tensor_type for one in pair] for pair in pairs]
+    return all(
+        first.elem_type == second.elem_type
+        and (shape := known_shape(first)) is not None
+        and shape == known_shape(second)
+        for first, second in types
+    )
 
 
 def loop(site: Site) -> bool:
@@ -37,13 +54,16 @@ def loop(site: Site) -> bool:
     if rounds is None or not starts or not _goes_on(site, body):
         return False
     count = int(rounds.item())
+    site.check(count * max(1, len(body.node)))
+    counts = body.input[0].name in {name for node in body.node for name in read(node)}
+    counts |= body.input[0].name in {one.name for one in body.output}
     carried = list(site.node.input[2:])
     scanned: list[list[str]] = [[] for _ in body.output[1 + len(carried) :]]
     if scanned and count < 1:
         return False  # of which nothing could be put together
     true = site.constant(True, bool)
     for index in range(count):
-        names = [site.constant(index, "int64"), true, *carried]
+        names = [site.constant(index if counts else 0, "int64"), true, *carried]
         _, *values = splice(site, body, _bound(body, names))
         carried = values[: len(carried)]
         for rows, value in zip(scanned, values[len(carried) :], strict=True):
@@ -61,6 +81,9 @@ def scan(site: Site) -> bool:
     read = int(site.attribute("num_scan_inputs", 0))
     states = list(site.node.input[: len(site.node.input) - read])
     written = len(body.output) - len(states)
+    axes = [_at(site, "scan_output_axes", index) for index in range(written)]
+    if site.opset < NEGATIVE_AXES and min(axes, default=0) < 0:
+        return False
     pieces = []
     for index in range(read):
         place = len(states) + index
@@ -68,6 +91,8 @@ def scan(site: Site) -> bool:
         if shape is None:
             return False
         axis = _at(site, "scan_input_axes", index) % len(shape)
+        if not shape[axis]:
+            return False
         rows = site.split(site.input(place), axis, shape[axis])
         pieces.append([site.squeeze(row, axis) for row in rows])
         if _at(site, "scan_input_directions", index):
@@ -81,13 +106,9 @@ def scan(site: Site) -> bool:
     for index, name in enumerate(states):
         site.give(index, name)
     for index, rows in enumerate(scanned):
-        axis = _at(site, "scan_output_axes", index)
         if _at(site, "scan_output_directions", index):
             rows.reverse()
-        if axis < 0:
-            rank = len(body.output[len(states) + index].type.tensor_type.shape.dim)
-            axis += rank + 1
-        joined = site.concat([site.unsqueeze(row, axis) for row in rows], axis)
+        joined = site.concat([site.unsqueeze(row, axes[index]) for row in rows], axes[index])
         site.give(len(states) + index, joined)
     return True
 
@@ -104,11 +125,10 @@ def _goes_on(site: Site, body: onnx.GraphProto) -> bool:
     while said in makers and makers[said].op_type in ("Identity", "Cast"):
         said = makers[said].input[0]
     constants = {one.name: numpy_helper.to_array(one) for one in body.initializer}
-    if said in makers and makers[said].op_type == "Constant":
-        constants[said] = numpy_helper.to_array(
-            next(a.t for a in makers[said].attribute if a.name == "value")
-        )
-    value = constants.get(said, site.graph.constants.get(said))
+    if said in makers:
+        value = _constant_of(makers[said])
+    else:
+        value = constants.get(said, site.graph.constants.get(said))
     return said == given or (value is not None and bool(value.item()))
 
 
@@ -123,6 +143,10 @@ def splice(site: Site, body: onnx.GraphProto, bound: dict[str, str]) -> list[str
     for one in body.initializer:
         names[one.name] = site.constant(numpy_helper.to_array(one))
     for node in body.node:
+        value = _constant_of(node)
+        if value is not None:  # one for all rounds
+            names[node.output[0]] = site.constant(value)
+            continue
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         rename(copy, names)
@@ -133,16 +157,21 @@ def splice(site: Site, body: onnx.GraphProto, bound: dict[str, str]) -> list[str
     return [names.get(one.name, one.name) for one in body.output]
 
 
+def _constant_of(node: onnx.NodeProto) -> Array | None:
+    """What a Constant is, where that is a tensor."""
+    tensor = attribute(node, "value", None) if node.op_type == "Constant" else None
+    return None if tensor is None else numpy_helper.to_array(tensor)
+
+
 def rename(node: onnx.NodeProto, names: dict[str, str]) -> None:
     """What the node reads, and what graphs inside it read of those around."""
     for index, name in enumerate(node.input):
         node.input[index] = names.get(name, name)
-    for one in node.attribute:
-        for inner in (*one.graphs, *([one.g] if one.HasField("g") else [])):
-            own = {name for part in inner.node for name in part.output}
-            own |= {value.name for value in (*inner.input, *inner.initializer)}
-            seen = {name: new for name, new in names.items() if name not in own}
-            for part in inner.node:
-                rename(part, seen)
-            for output in inner.output:
-                output.name = seen.get(output.name, output.name)
+    for inner in graphs_of(node):
+        own = {name for part in inner.node for name in part.output}
+        own |= {value.name for value in (*inner.input, *inner.initializer)}
+        seen = {name: new for name, new in names.items() if name not in own}
+        for part in inner.node:
+            rename(part, seen)
+        for output in inner.output:
+            output.name = seen.get(output.name, output.name)

@@ -6,19 +6,22 @@ importer takes for something else), or by the definition that the ONNX standard 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 
 import onnx
 import onnx.defs
 import onnx.inliner
 
-from tunefarm.frontend.onnx_passes import Graph, fold_constants
+from tunefarm.errors import UnsupportedModel
+from tunefarm.frontend.onnx_passes import Graph, fold_constants, graphs_of, is_standard
 from tunefarm.frontend.spelled.control_flow import branch, loop, rename, scan
 from tunefarm.frontend.spelled.operators import REFUSED, RESPELLED, refuse
 from tunefarm.frontend.spelled.recurrent import recurrence
 from tunefarm.frontend.spelled.site import Facts, Site
 
-_STANDARD = ("", "ai.onnx")
+_MOST_ROUNDS = 200
+"""Of rewriting: each infers all shapes anew."""
 
 Rule = Callable[[Site], bool]
 """Puts nodes in the place of another; False where nothing is to be done, or not yet."""
@@ -32,9 +35,43 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Without functions of its own, by which some exporters keep a model's modules apart."""
-    return onnx.inliner.inline_local_functions(model) if model.functions else model
+def inline_functions(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
+    """Without functions of its own, by which some exporters keep a model's modules apart.
+
+    Raises:
+        UnsupportedModel: it would have more than `most` nodes.
+    """
+    if not model.functions:
+        return model
+    if _inlined(model) > most:
+        raise UnsupportedModel(f"with its functions inlined the model has more than {most} nodes")
+    return onnx.inliner.inline_local_functions(model)
+
+
+def _inlined(model: onnx.ModelProto) -> float:
+    """How many nodes it has then; without end where a function calls itself."""
+    bodies = {(one.domain, one.name): one.node for one in model.functions}
+    known: dict[tuple[str, str], float] = dict.fromkeys(bodies, math.inf)  # while it is counted
+
+    def size(nodes: Iterable[onnx.NodeProto]) -> float:
+        total = 0.0
+        for node in nodes:
+            total += called(node.domain, node.op_type)
+            total += sum(size(graph.node) for graph in graphs_of(node))
+        return total
+
+    counted: set[tuple[str, str]] = set()
+
+    def called(domain: str, name: str) -> float:
+        key = (domain, name)
+        if key not in bodies:
+            return 1
+        if key not in counted:
+            counted.add(key)
+            known[key] = size(bodies[key])
+        return known[key]
+
+    return size(model.graph.node)
 
 
 def expand(model: onnx.ModelProto, known: frozenset[str], most: int) -> onnx.ModelProto:
@@ -47,13 +84,17 @@ def expand(model: onnx.ModelProto, known: frozenset[str], most: int) -> onnx.Mod
         return model
     graph = Graph(model)
     is_folded, has_changed = False, False
-    while True:
+    for _ in range(_MOST_ROUNDS):
         is_changed = _expand_once(graph, known, most)
         has_changed |= is_changed
         if not is_changed and is_folded:
             break
         fold_constants(graph)
         is_folded = not is_changed
+    else:
+        raise UnsupportedModel(
+            f"what its branches and loops do depends on one another {_MOST_ROUNDS} deep"
+        )
     for node in graph.nodes:
         refuse(node)
     return graph.store() if has_changed else model
@@ -74,7 +115,7 @@ def _expand_once(graph: Graph, known: frozenset[str], most: int) -> bool:
 
 
 def _rule(node: onnx.NodeProto, known: frozenset[str]) -> Rule | None:
-    if node.domain not in _STANDARD:
+    if not is_standard(node):
         return None
     if node.op_type in RULES:
         return RULES[node.op_type]
@@ -143,9 +184,12 @@ def _definition(site: Site) -> onnx.FunctionProto | None:
 
 def _is_still(operator: str, opset: int, later: int) -> bool:
     """Whether a node as of `opset` can be read as one of a later one: what changed is at most which
-    types it is of."""
+    types it is of, and what it may say or read besides."""
     one, other = (onnx.defs.get_schema(operator, version) for version in (opset, later))
-    return set(one.attributes) == set(other.attributes) and len(one.inputs) == len(other.inputs)
+    return len(one.inputs) <= len(other.inputs) and all(
+        name in other.attributes and old.default_value == other.attributes[name].default_value
+        for name, old in one.attributes.items()
+    )
 
 
 def _set_attributes(
@@ -154,10 +198,10 @@ def _set_attributes(
     """The node's own attributes where a definition refers to them, or their defaults."""
     defaults = onnx.defs.get_schema(site.node.op_type, site.opset).attributes
     kept = []
+    for inner in graphs_of(part):
+        for deeper in inner.node:
+            _set_attributes(deeper, given, site)
     for one in part.attribute:
-        for inner in (*one.graphs, *([one.g] if one.HasField("g") else [])):
-            for deeper in inner.node:
-                _set_attributes(deeper, given, site)
         wanted = one.ref_attr_name
         if wanted:
             found = onnx.AttributeProto()

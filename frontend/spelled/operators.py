@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 
 from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.dtypes import is_float
-from tunefarm.frontend.onnx_passes import attribute
+from tunefarm.frontend.onnx_passes import attribute, is_standard
 from tunefarm.frontend.spelled.resizing import resize, upsample
-from tunefarm.frontend.spelled.site import Site
+from tunefarm.frontend.spelled.site import MOST_ELEMENTS, Site
 from tunefarm.frontend.spelled.spectra import spectrum
 
 
@@ -47,8 +47,11 @@ def is_infinite(site: Site) -> bool:
     """Of one sign."""
     signs = [k for k in ("negative", "positive") if site.attribute(f"detect_{k}", 1)]
     dtype = site.dtype(0)
-    if len(signs) != 1 or dtype is None:
+    if len(signs) == 2 or dtype is None:
         return False
+    if not signs:
+        site.again("Less", site.input(0), site.input(0))
+        return True
     infinity = site.constant(math.inf if signs == ["positive"] else -math.inf, dtype)
     site.again("Equal", site.input(0), infinity)
     return True
@@ -88,7 +91,7 @@ def largest_of_none(site: Site) -> bool:
         value, maker = site.value(index), site.facts.makers.get(site.input(1 - index))
         if value is None or maker is None or maker.op_type != "ReduceMax":
             continue
-        if is_float(value.dtype) and value.size and bool((value == -np.inf).all()):
+        if is_float(value.dtype) and value.size == 1 and bool((value == -np.inf).all()):
             where = site.emit("Equal", maker.input[0], site.constant(-np.inf, value.dtype))
             given = {a.name: helper.get_attribute_value(a) for a in maker.attribute}
             numbers = site.cast(where, TensorProto.INT32)
@@ -159,7 +162,9 @@ def dropout(site: Site) -> bool:
         return False
     site.give(0, site.input(0))
     if site.output(1) and shape is not None:
-        site.give(1, site.constant(np.ones(shape, bool)))
+        if math.prod(shape) > MOST_ELEMENTS:
+            return False
+        site.give(1, site.constant(np.ones(shape), bool if site.opset >= 10 else site.dtype(0)))
     return True
 
 
@@ -168,6 +173,8 @@ def eye(site: Site) -> bool:
     if shape is None or not number:
         return False
     rows, columns = shape
+    if rows * columns > MOST_ELEMENTS:
+        return False
     ones = np.eye(rows, columns, k=int(site.attribute("k", 0)))
     site.give(0, site.constant(ones, helper.tensor_dtype_to_np_dtype(number)))
     return True
@@ -179,6 +186,8 @@ def one_hot(site: Site) -> bool:
     if depth is None or shape is None:
         return False
     count, rank = int(depth.item()), len(shape) + 1
+    if not 0 < count <= MOST_ELEMENTS:
+        return False
     axis = site.attribute("axis", -1) % rank
     found = site.cast(site.input(0), TensorProto.INT64)
     below = site.emit("Less", found, site.constant(0, np.int64))
@@ -249,8 +258,10 @@ def refuse(node: onnx.NodeProto) -> None:
     Raises:
         UnsupportedModel: in training mode, or the largest of a region's samples.
     """
+    if not is_standard(node):
+        return
     training = node.op_type == "BatchNormalization" and attribute(node, "training_mode", 0)
-    if training or (node.op_type == "Dropout" and len(node.input) > 2):
+    if training or (node.op_type == "Dropout" and any(node.input[2:])):
         raise UnsupportedModel(
             f"{node.op_type} (node {node.name or node.output[0]!r}) is in training mode",
             hint="Export the model for inference.",

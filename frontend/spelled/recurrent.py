@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tunefarm.frontend.spelled.site import Site
+from tunefarm.frontend.spelled.site import WHERE, Site
 
 _ALPHA = {
     "Affine": 1.0,
@@ -159,7 +159,7 @@ def recurrence(site: Site) -> bool:
     if by_batch:
         given, shape = site.emit("Transpose", given, perm=[1, 0, 2]), (shape[1], shape[0], shape[2])
     steps, batch, width = shape
-    if not steps:
+    if not steps or (site.input(4) and site.opset < WHERE):
         return False
     still = _still_going(site, steps, batch)
     rows, states, cells = [], [], []
@@ -255,9 +255,9 @@ def _still_going(site: Site, steps: int, batch: int) -> list[str]:
 def _activation(
     site: Site, name: str, alphas: Iterator[float], betas: Iterator[float]
 ) -> Activation:
-    known = {
-        one.lower(): one for one in (*_ALPHA, "Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")
-    }
+    known = {one.lower(): one for one in _ACTIVATIONS}
+    if name.lower() not in known:
+        site.refuse(f"has an activation {name!r}, which the standard does not know")
     name = known[name.lower()]
     alpha = next(alphas, _ALPHA[name]) if name in _ALPHA else 0.0
     beta = next(betas, _BETA[name]) if name in _BETA else 0.0

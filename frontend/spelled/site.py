@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -19,6 +20,12 @@ AXES_ARE_INPUTS = 13
 BOUNDS_ARE_INPUTS = 10
 """The opset since which Slice reads what it cuts out."""
 _SPLIT_MOST = 64
+NEGATIVE_AXES = 11
+"""The opset since which Unsqueeze and Concat count axes from the end, too."""
+WHERE = 9
+"""The opset since which there is Where."""
+MOST_ELEMENTS = 2**27
+"""Of a constant that a rule makes."""
 
 
 class Facts:
@@ -28,14 +35,23 @@ class Facts:
         self.graph = graph
 
     @cached_property
+    def inferred(self) -> dict[str, onnx.NodeProto]:
+        """The nodes by what they make, graphs inside them with the types of what is in them."""
+        return {name: node for node in self._graph.node for name in node.output}
+
+    @cached_property
+    def _graph(self) -> onnx.GraphProto:
+        return self.graph.inferred()
+
+    @cached_property
     def makers(self) -> dict[str, onnx.NodeProto]:
         """The nodes by what they make."""
         return {name: node for node in self.graph.nodes for name in node.output}
 
     @cached_property
     def _tensors(self) -> dict[str, onnx.TypeProto.Tensor]:
-        inferred = self.graph.inferred()
-        values = (*inferred.value_info, *inferred.input, *inferred.output)
+        graph = self._graph
+        values = (*graph.value_info, *graph.input, *graph.output)
         return {value.name: value.type.tensor_type for value in values}
 
     def shape(self, name: str) -> Shape | None:
@@ -43,10 +59,7 @@ class Facts:
         if name in self.graph.constants:
             return self.graph.constants[name].shape
         tensor = self._tensors.get(name)
-        if tensor is None or not tensor.HasField("shape"):
-            return None
-        dims = tensor.shape.dim
-        return tuple(d.dim_value for d in dims) if all(_known(d) for d in dims) else None
+        return None if tensor is None else known_shape(tensor)
 
     def type(self, name: str) -> int:
         """ONNX's number of it; 0 where that is not known."""
@@ -63,8 +76,13 @@ class Facts:
         return helper.make_tensor_type_proto(number, self.shape(name))
 
 
-def _known(dim: Any) -> bool:
-    return bool(dim.HasField("dim_value"))
+def known_shape(tensor: onnx.TypeProto.Tensor) -> Shape | None:
+    """None where a size is not known."""
+    if not tensor.HasField("shape"):
+        return None
+    dims = tensor.shape.dim
+    known = all(dim.HasField("dim_value") for dim in dims)
+    return tuple(dim.dim_value for dim in dims) if known else None
 
 
 @dataclass
@@ -116,6 +134,14 @@ class Site:
         self.check(len(self.nodes) + 1)
         self.nodes.append(node)
 
+    def refuse(self, why: str) -> NoReturn:
+        """
+        Raises:
+            UnsupportedModel: always; it names the node.
+        """
+        name = self.node.name or self.node.output[0]
+        raise UnsupportedModel(f"{self.node.op_type} (node {name!r}) {why}")
+
     def check(self, count: int) -> None:
         """
         Raises:
@@ -130,11 +156,12 @@ class Site:
 
     def fresh(self) -> str:
         """A name that nothing has."""
-        return f"{next(o for o in self.node.output if o)}/{self.graph.number()}"
+        return self.graph.fresh(next(output for output in self.node.output if output))
 
     def constant(self, value: Any, dtype: Any = None) -> str:
         array = np.asarray(value, dtype)
-        key = (array.dtype.name, array.shape, array.tobytes())
+        digest = hashlib.blake2b(np.asarray(array, order="C").tobytes()).digest()
+        key = (array.dtype.name, array.shape, digest)
         if key not in self._constants:
             self._constants[key] = self.fresh()
             self.graph.constants[self._constants[key]] = array

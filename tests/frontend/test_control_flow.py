@@ -6,17 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.spelled import (
-    BOOL,
-    FLOAT,
-    INT64,
-    KNOWN,
-    MOST,
-    check,
-    model_of,
-    operators,
-    random,
-)
+from tests.spelled import BOOL, FLOAT, INT64, KNOWN, MOST, check, model_of, operators, random
 from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.spelled.expansion import expand
 
@@ -159,3 +149,75 @@ def test_a_loop_inside_a_branch():
     constants = {"which": np.array(True), "rounds": np.array(4)}
     spelled = check(model_of([node], inputs, ["p", "q"], constants), inputs)
     assert not operators(spelled) & {"If", "Loop"}
+
+
+@pytest.mark.parametrize("which", [True, False])
+def test_what_only_branches_read(which):
+    """A weight that stands outside; and a condition with an axis."""
+    then = body([helper.make_node("Mul", ["x", "w"], ["a"])], [], [("a", FLOAT, None)])
+    other = body([helper.make_node("Add", ["x", "w"], ["b"])], [], [("b", FLOAT, None)])
+    node = helper.make_node("If", ["which"], ["y"], then_branch=then, else_branch=other)
+    for axes in ((), (1,)):
+        inputs = {"x": random(2, 3), "which": np.full(axes, which)}
+        model = model_of([node], inputs, ["y"], {"w": random(3, seed=1)})
+        assert "Where" in operators(check(model, inputs))
+    inputs = {"x": random(), "which": np.array([which])}
+    check(model_of([node], inputs, ["y"], {"w": random(seed=1)}), inputs)
+
+
+def test_rows_that_nobody_says_the_shape_of():
+    inner = body(
+        [helper.make_node("Add", ["sum", "row"], ["moved"])],
+        [("sum", FLOAT, [2]), ("row", FLOAT, [2])],
+        [("moved", FLOAT, None)],
+    )
+    inner.node.append(helper.make_node("Identity", ["moved"], ["kept"]))
+    inner.output.append(helper.make_empty_tensor_value_info("kept"))
+    node = helper.make_node(
+        "Scan", ["start", "x"], ["last", "all"], body=inner, num_scan_inputs=1,
+        scan_output_axes=[-1],
+    )  # fmt: skip
+    inputs = {"start": random(2), "x": random(4, 2)}
+    check(model_of([node], inputs, ["last", "all"]), inputs)
+
+
+def test_endless_rounds_of_nothing_are_refused():
+    nothing = body(
+        [],
+        [("i", INT64, []), ("going", BOOL, []), ("v", FLOAT, [2])],
+        [("going", BOOL, []), ("v", FLOAT, [2])],
+    )
+    node = helper.make_node("Loop", ["rounds", "", "x"], ["y"], body=nothing)
+    inputs = {"x": random(2)}
+    model = model_of([node, helper.make_node("Exp", ["y"], ["z"])], inputs, ["z"],
+                     {"rounds": np.array(2**60)})  # fmt: skip
+    with pytest.raises(UnsupportedModel, match="Loop"):
+        expand(model, KNOWN, MOST)
+
+
+def test_a_constant_of_a_body_is_one_for_all_rounds():
+    weight = numpy_helper.from_array(random(64, 64))
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=weight),
+        helper.make_node("MatMul", ["before", "w"], ["after"]),
+        *SAME,
+    ]
+    inner = body(
+        nodes,
+        [("i", INT64, []), ("going", BOOL, []), ("before", FLOAT, [2, 64])],
+        [("still", BOOL, []), ("after", FLOAT, [2, 64])],
+    )
+    node = helper.make_node("Loop", ["rounds", "", "x"], ["y"], body=inner)
+    inputs = {"x": random(2, 64) / 64}
+    spelled = expand(model_of([node], inputs, ["y"], {"rounds": np.array(30)}), KNOWN, MOST)
+    assert sum(1 for one in spelled.graph.initializer if list(one.dims) == [64, 64]) == 1
+
+
+def test_a_condition_that_is_spelled_otherwise_stays():
+    nodes = [
+        helper.make_node("Constant", [], ["one"], value_int=1),
+        helper.make_node("Cast", ["one"], ["still"], to=BOOL),
+    ]
+    inputs = {"x": random(2), "start": random(2)}
+    model = model_of([looped("rounds", nodes)], inputs, ["y"], {"rounds": np.array(2)})
+    assert "Loop" in operators(expand(model, KNOWN, MOST))

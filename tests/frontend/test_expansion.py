@@ -7,15 +7,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.spelled import (
-    KNOWN,
-    MOST,
-    check,
-    model_of,
-    operators,
-    random,
-    run,
-)
+from tests.spelled import KNOWN, MOST, check, model_of, operators, random, run
+from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.spelled.expansion import RULES, expand, inline_functions
 
 
@@ -79,8 +72,42 @@ def test_a_normalisation_whose_mean_is_read():
 def test_nothing_to_spell_is_the_model_itself():
     inputs = {"x": random(2, 3)}
     model = model_of([helper.make_node("Exp", ["x"], ["y"])], inputs, ["y"])
-    assert expand(inline_functions(model), KNOWN, MOST) is model
+    assert expand(inline_functions(model, MOST), KNOWN, MOST) is model
 
 
 def test_every_rule_is_of_an_operator_of_the_standard():
     assert set(RULES) <= {schema.name for schema in onnx.defs.get_all_schemas()}
+
+
+def test_functions_that_grow_without_end_are_refused():
+    """Each calls the one before it twice: two to the fortieth nodes in a few kilobytes."""
+    functions = []
+    for number in range(40):
+        name = f"f{number - 1}"
+        nodes = [
+            helper.make_node(name, ["a"], ["m"], domain="local"),
+            helper.make_node(name, ["m"], ["b"], domain="local"),
+        ]
+        if number == 0:
+            nodes = [helper.make_node("Exp", ["a"], ["b"])]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+        functions.append(helper.make_function("local", f"f{number}", ["a"], ["b"], nodes, opsets))
+    last = helper.make_node("f39", ["x"], ["y"], domain="local")
+    graph = helper.make_graph(
+        [last], "g", [helper.make_tensor_value_info("x", 1, [2])],
+        [helper.make_tensor_value_info("y", 1, [2])],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, functions=functions)
+    with pytest.raises(UnsupportedModel, match="functions inlined"):
+        inline_functions(model, MOST)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 20])
+def test_a_loss_is_its_definition(opset):
+    inputs = {"x": random(4, 5), "of": np.array([0, 2, 4, 1])}
+    node = helper.make_node("SoftmaxCrossEntropyLoss", list(inputs), ["y"], reduction="mean")
+    model = model_of([node], inputs, ["y"], opset=opset)
+    spelled = expand(model, KNOWN - {"SoftmaxCrossEntropyLoss"}, MOST)
+    np.testing.assert_allclose(run(spelled, inputs)[0], run(model, inputs)[0], rtol=1e-5)
+    assert "SoftmaxCrossEntropyLoss" not in operators(spelled)

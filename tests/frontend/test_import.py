@@ -93,6 +93,10 @@ def test_the_steps_of_a_recurrence_are_one_task(tmp_path: Path) -> None:
         program = import_model(ImportRequest(model, tmp_path / f"in {steps}", TARGET))
         products = {t.weight for t in program.tasks if t.name.startswith("matmul")}
         assert products == {1, steps - 1}  # the first state is all zeros, its product known
+        (step,) = (t for t in program.tasks if t.name.startswith("matmul") and t.weight > 1)
+        assert program.again == {step.id: step.constant_bytes}, "read again in the next step"
+        assert step.constant_bytes == 4 * 16 * 64
+        assert load_program(program.directory) == program
         assert program.evidence["operators"]["LSTM"] == {"count": 1, "taken": 1}
         assert program.evidence["passes"][0]["pass"] == "onnx.expand"
 

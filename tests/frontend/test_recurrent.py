@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.spelled import (
-    KNOWN,
-    check,
-    model_of,
-    operators,
-    random,
-)
+from tests.spelled import KNOWN, MOST, check, model_of, operators, random
 from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.spelled.expansion import expand
 
@@ -95,3 +89,10 @@ def test_too_many_steps_are_refused():
     model, _ = recurrent("LSTM", 1, ())
     with pytest.raises(UnsupportedModel, match=r"LSTM.* more than 40 nodes"):
         expand(model, KNOWN, 40)
+
+
+def test_an_unknown_activation_is_refused():
+    model, _ = recurrent("RNN", 1, ())
+    model.graph.node[0].attribute.append(helper.make_attribute("activations", ["Foo"]))
+    with pytest.raises(UnsupportedModel, match="activation 'Foo'"):
+        expand(model, KNOWN, MOST)

@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.spelled import (
-    IMAGE,
-    KNOWN,
-    MOST,
-    check,
-    model_of,
-    operators,
-    random,
-)
+from tests.spelled import IMAGE, KNOWN, MOST, check, model_of, operators, random
+from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.spelled.expansion import expand
 
 
@@ -38,6 +31,12 @@ def resized(**settings):
         {"scales": [1, 1, 2, 2], "mode": "cubic", "exclude_outside": 1},
         {"sizes": [18, 20], "axes": [2, 3], "mode": "linear"},
         {"sizes": [12, 12], "axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"},
+        {
+            "sizes": [12, 12],
+            "axes": [2, 3],
+            "mode": "linear",
+            "keep_aspect_ratio_policy": "not_larger",
+        },
         {"sizes": [12, 12], "axes": [3, 2], "keep_aspect_ratio_policy": "not_smaller"},
     ],
     ids=str,
@@ -85,3 +84,53 @@ def test_frames_of_a_signal_are_a_convolution(onesided, window):
     node = helper.make_node("STFT", names, ["y"], onesided=onesided)
     spelled = check(model_of([node], inputs, ["y"], constants), inputs, 2e-5)
     assert "STFT" not in operators(spelled)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (
+            {"sizes": [1, 6], "axes": [2, 3], "keep_aspect_ratio_policy": "not_smaller"},
+            "how it is rounded",
+        ),
+        ({"scales": [1, 1, 0.7, 1], "mode": "linear"}, "how it is rounded"),
+        ({"scales": [1, 1, 600, 1], "mode": "cubic", "exclude_outside": 1}, "nor small"),
+        (
+            {"scales": [1, 1, 0.6, 1], "coordinate_transformation_mode": "tf_half_pixel_for_nn"},
+            "cannot be computed",
+        ),
+    ],
+    ids=str,
+)
+def test_what_no_matrix_says_is_refused(settings, why):
+    node, _, constants = resized(**settings)
+    image = {"x": random(1, 2, 10 if "rounded" in why else 9 if "small" not in why else 200, 7)}
+    opset = 11 if "computed" in why else 19
+    with pytest.raises(UnsupportedModel, match=f"Resize.*{why}"):
+        expand(model_of([node], image, ["y"], constants, opset=opset), KNOWN, MOST)
+
+
+def test_a_product_of_whole_numbers_is_refused():
+    image = {"x": np.arange(126, dtype=np.uint8).reshape(1, 2, 9, 7)}
+    node, _, constants = resized(sizes=[1, 2, 4, 3], mode="linear", antialias=1)
+    with pytest.raises(UnsupportedModel, match="uint8"):
+        expand(model_of([node], image, ["y"], constants, opset=19), KNOWN, MOST)
+
+
+def test_sides_that_keep_their_ratio():
+    node, inputs, constants = resized(
+        sizes=[18, 20], axes=[2, 3], keep_aspect_ratio_policy="not_larger", mode="linear"
+    )
+    check(model_of([node], inputs, ["y"], constants, opset=19), inputs, 2e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_resize_before_it_said_where(mode):
+    constants = {"scales": np.float32([1, 1, 2, 2])}
+    node = helper.make_node("Resize", ["x", "scales"], ["y"], mode=mode)
+    model = model_of([node], {"x": IMAGE}, ["y"], constants, opset=10)
+    assert "Resize" not in operators(check(model, {"x": IMAGE}))
+    node = helper.make_node("Upsample", ["x"], ["y"], mode=mode, scales=[1.0, 1.0, 2.0, 3.0])
+    assert "Upsample" not in operators(
+        check(model_of([node], {"x": IMAGE}, ["y"], opset=7), {"x": IMAGE})
+    )

@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.spelled import (
-    IMAGE,
-    INT64,
-    KNOWN,
-    MOST,
-    check,
-    model_of,
-    operators,
-    random,
-)
+from tests.spelled import IMAGE, INT64, KNOWN, MOST, check, model_of, operators, random, run
 from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.spelled.expansion import expand
 
@@ -121,3 +112,55 @@ def test_largest_samples_of_regions_are_refused():
     node = helper.make_node("RoiAlign", list(inputs), ["y"], mode="max")
     with pytest.raises(UnsupportedModel, match="RoiAlign"):
         expand(model_of([node], inputs, ["y"]), KNOWN, MOST)
+
+
+def test_new_names_are_nobody_elses():
+    """As TensorFlow's, which end in numbers, too."""
+    inputs = {"x": np.array([[0, 1], [2, 3]]), "i": np.arange(3)}
+    hot = helper.make_node("OneHot", ["x", "depth", "values"], ["y"], axis=1)
+    for number in range(20):
+        constants = {"depth": np.array(4), "values": np.float32([0, 1])}
+        constants[f"y/{number}"] = np.array(100)
+        nodes = [hot, helper.make_node("Add", ["i", f"y/{number}"], ["z"])]
+        check(model_of(nodes, inputs, ["y", "z"], constants), inputs)
+
+
+def test_neither_infinity_is_looked_for():
+    inputs = {"x": np.float32([1, np.inf, -np.inf])}
+    node = helper.make_node("IsInf", ["x"], ["y"], detect_negative=0, detect_positive=0)
+    (found,) = run(expand(model_of([node], inputs, ["y"]), KNOWN, MOST), inputs)
+    assert not found.any()
+
+
+@pytest.mark.parametrize("opset", [9, 10])
+def test_an_old_mask_is_of_numbers(opset):
+    inputs = {"x": random(3, 4)}
+    node = helper.make_node("Dropout", ["x"], ["y", "kept"])
+    spelled = expand(model_of([node], inputs, ["y", "kept"], opset=opset), KNOWN, MOST)
+    kept = run(spelled, inputs)[1]
+    assert kept.dtype == (bool if opset >= 10 else np.float32)
+    assert kept.all()
+
+
+def test_one_slope_for_each_channel():
+    inputs = {"x": random(2, 3, 4, 4)}
+    node = helper.make_node("PRelu", ["x", "slope"], ["y"])
+    slope = np.float32([0.1, 0.2, 0.3])
+    spelled = expand(model_of([node], inputs, ["y"], {"slope": slope}, opset=6), KNOWN, MOST)
+    spelled.opset_import[0].version = 9  # as the rule leaves it, for one who knows no 6
+    (found,) = run(spelled, inputs)
+    x = inputs["x"]
+    np.testing.assert_allclose(found, np.where(x < 0, x * slope[:, None, None], x), rtol=1e-6)
+
+
+def test_nothing_enormous_is_folded():
+    inputs = {"x": random(3)}
+    node = helper.make_node("Tile", ["a", "times"], ["t"])
+    nodes = [node, helper.make_node("Gather", ["t", "x1"], ["g"]), one_dropout()]
+    constants = {"a": np.float32([1]), "times": np.array([2**40]), "x1": np.array([0, 5])}
+    model = model_of(nodes, inputs, ["g", "y", "kept"], constants)
+    assert "Tile" in operators(expand(model, KNOWN, MOST))
+
+
+def one_dropout():
+    return helper.make_node("Dropout", ["x"], ["y", "kept"])

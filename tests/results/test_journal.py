@@ -211,6 +211,8 @@ def test_results_of_earlier_jobs_are_known(journal: Journal, device: Device) -> 
         assert [k.latency_s for k in found] == [1e-3, 2e-3, 3e-3]
         assert known(journal, later, target, 1500, top=1) == found[:1]
         assert known(journal, later, target, 3000) == [], "of a model in which kernels are colder"
+        hot = known(journal, later, target, 1500, again={"task": 100})
+        assert hot == [], "of one in which its weights are read again and again"
         assert known_before(journal, later.id, "llvm") == {"task": 1e-3}
         for message in ("SIGSEGV", "SIGBUS"):
             fault = Failure(FailureKind.CRASH, message)
