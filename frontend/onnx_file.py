@@ -13,6 +13,7 @@ import onnx
 from onnx import numpy_helper
 
 from tunefarm.errors import InvalidModel, UnsupportedModel, UsageError
+from tunefarm.frontend.onnx_passes import graphs_of
 from tunefarm.frontend.program import TensorSpec
 
 
@@ -111,8 +112,8 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
             if one.HasField("t"):
                 yield one.t
             yield from one.tensors
-            for inner in (*one.graphs, *([one.g] if one.HasField("g") else [])):
-                yield from _tensors(inner)
+        for inner in graphs_of(node):
+            yield from _tensors(inner)
 
 
 def _check_sizes(model: onnx.ModelProto, path: Path, limits: ImportLimits) -> None:

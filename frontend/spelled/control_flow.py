@@ -78,14 +78,14 @@ def scan(site: Site) -> bool:
     body: onnx.GraphProto = site.attribute("body", None)
     if site.opset < 9:
         return False
-    read = int(site.attribute("num_scan_inputs", 0))
-    states = list(site.node.input[: len(site.node.input) - read])
+    given = int(site.attribute("num_scan_inputs", 0))
+    states = list(site.node.input[: len(site.node.input) - given])
     written = len(body.output) - len(states)
     axes = [_at(site, "scan_output_axes", index) for index in range(written)]
     if site.opset < NEGATIVE_AXES and min(axes, default=0) < 0:
         return False
     pieces = []
-    for index in range(read):
+    for index in range(given):
         place = len(states) + index
         shape = site.shape(place)
         if shape is None:

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tunefarm.errors import InvalidModel, UnsupportedModel, UsageError
+from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.frontend.onnx_file import (
     ImportLimits,
     bind_shapes,
@@ -339,3 +340,60 @@ def test_shapes_that_depend_on_values_stay() -> None:
     graph = Graph(model(nodes, [("x", [2, 3])], [("y", [2])], []))
     fold_constants(graph)
     assert [n.op_type for n in graph.nodes] == ["NonZero", "Shape", "Cast"]
+
+
+def _of_constants(node: onnx.NodeProto, **constants: np.ndarray) -> Graph:
+    """A graph in which `node` makes `made` of constants, and that is added to an input."""
+    nodes = [node, helper.make_node("Add", ["x", node.output[0]], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_empty_tensor_value_info("x")],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return Graph(helper.make_model(graph, opset_imports=opsets))
+
+
+def test_sums_in_half_precision_are_not_folded_in_it() -> None:
+    ones = np.ones(1000, numpy_dtype("bfloat16"))
+    graph = _of_constants(helper.make_node("ReduceSum", ["a"], ["made"], keepdims=0), a=ones)
+    fold_constants(graph)
+    assert "made" not in graph.constants, "it would be 256"
+    graph = _of_constants(
+        helper.make_node("ReduceSum", ["a"], ["made"], keepdims=0), a=ones.astype(np.float32)
+    )
+    fold_constants(graph)
+    assert graph.constants["made"] == 1000
+
+
+def test_operators_of_others_are_not_folded() -> None:
+    node = helper.make_node("Trilu", ["a"], ["made"], domain="com.microsoft")
+    graph = _of_constants(node, a=np.ones((2, 2), np.float32))
+    fold_constants(graph)
+    assert "made" not in graph.constants
+
+
+def test_what_a_branch_keeps_beside_the_file_is_missed(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.ones(3, np.float32), "w")
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="gone.bin")
+    output = helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [3])
+    node = helper.make_node("Add", ["x", "w"], ["a"])
+    branch = helper.make_graph([node], "branch", [], [output], [weight])
+    choice = helper.make_node("If", ["which"], ["y"], then_branch=branch, else_branch=branch)
+    graph = helper.make_graph(
+        [choice],
+        "g",
+        [
+            helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3]),
+            helper.make_tensor_value_info("which", onnx.TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3])],
+    )
+    path = tmp_path / "m.onnx"
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+    with pytest.raises(InvalidModel, match=r"external data of 'w', 'gone.bin', is missing"):
+        read_model(path, ImportLimits())
