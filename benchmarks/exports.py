@@ -1,12 +1,13 @@
 """Networks as PyTorch exports them, by either of its exporters: which are imported and built right.
 
-    python benchmarks/exports.py write DIRECTORY
+    python benchmarks/exports.py write DIRECTORY [--as-used]
     python benchmarks/exports.py check DIRECTORY RESULTS.json
 
 The first needs torch, transformers, timm and torchvision, and nothing of tunefarm: an environment
 of its own. Weights are random (seeded); transformers are small ones of their kind, the others as
 large as people use them. The second compares the untuned build and the program that is tuned with
-ONNX Runtime, each network in a process of its own.
+ONNX Runtime, each network in a process of its own. With `--as-used` fewer networks are written, all
+of them of the size people use: `benchmarks/networks.py --files` tunes them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -48,6 +50,7 @@ _OTHERS = {
 """By torchvision's names, with the shape of what each looks at."""
 _WIDTHS = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
 _WIDTHS |= {"intermediate_size": 512}
+_TINY = {"layers": 4, "attention_heads": 6, "ffn_dim": 1536}
 
 Made = tuple[Any, tuple[Any, ...]]
 """A module, and what it is called with."""
@@ -192,14 +195,60 @@ def _pictures() -> dict[str, Callable[[], Made]]:
     return found | {name.replace(".", "_"): other(name, s) for name, s in _OTHERS.items()}
 
 
-def write(directory: Path) -> None:
+def _as_used() -> dict[str, Callable[[], Made]]:
+    """Of common sizes: sentences of 128 words, pictures of the size each was trained for, 30 s of
+    speech."""
+    import timm
+    import torch
+    import torchvision.models as tv
+    import transformers as tf
+
+    def words(kind: str, config: Any) -> Callable[[], Made]:
+        ones = torch.ones(1, 128, dtype=torch.long)
+        ids = torch.randint(0, 1000, (1, 128))
+        return lambda: (getattr(tf, kind)(config), (ids, ones))
+
+    def picture(name: str) -> Callable[[], Made]:
+        def make() -> Made:
+            model = timm.create_model(name, pretrained=False)
+            return model, (torch.randn(1, *model.default_cfg["input_size"]),)
+
+        return make
+
+    small = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12}
+    heard = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in _TINY.items()}
+    named = ("deit_small_patch16_224", "convnext_tiny", "swin_tiny_patch4_window7_224")
+    named += ("mobilenetv4_conv_small", "efficientformer_l1", "mobilevit_xs", "regnety_008")
+    return {
+        "minilm": words("BertModel", tf.BertConfig(**small, intermediate_size=1536)),
+        "distilbert": words("DistilBertModel", tf.DistilBertConfig()),
+        "whisper_tiny_encoder": lambda: (
+            tf.WhisperModel(tf.WhisperConfig(**heard, d_model=384)).encoder,
+            (torch.randn(1, 80, 3000),),
+        ),
+        "segformer_b0": lambda: (
+            tf.SegformerForSemanticSegmentation(tf.SegformerConfig(num_labels=150)),
+            (torch.randn(1, 3, 512, 512),),
+        ),
+        "lraspp_mobilenet_v3": lambda: (
+            tv.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None),
+            (torch.randn(1, 3, 320, 320),),
+        ),
+    } | {name.split("_patch")[0]: picture(name) for name in named}
+
+
+def write(directory: Path, as_used: bool) -> None:
+    # transformers looks for a package named "kernels", which the file beside this one is not.
+    sys.path = [path for path in sys.path if Path(path) != Path(__file__).parent]
     import torch
 
     directory.mkdir(parents=True, exist_ok=True)
-    new = {**_transformers(), **_recurrent()}
-    for name, make in (*new.items(), *_pictures().items()):
-        for exporter in ("tracing", "dynamo")[: 2 if name in new else 1]:
+    new = {} if as_used else {**_transformers(), **_recurrent()}
+    for name, make in (*new.items(), *(_as_used() if as_used else _pictures()).items()):
+        for exporter in ("tracing", "dynamo")[: 2 if as_used or name in new else 1]:
             file = directory / f"{name}-{exporter}.onnx"
+            if file.exists() and as_used:
+                break
             if file.exists():
                 continue
             torch.manual_seed(0)
@@ -211,6 +260,8 @@ def write(directory: Path) -> None:
                 with torch.no_grad():
                     torch.onnx.export(module.eval(), arguments, str(file), **given)
                 print(f"{file.name}: {file.stat().st_size / 1e6:.1f} MB", flush=True)
+                if as_used:
+                    break
             except Exception as error:
                 file.unlink(missing_ok=True)
                 last = (str(error).strip().splitlines() or [""])[-1]
@@ -269,9 +320,10 @@ def main() -> None:
     parser.add_argument("action", choices=["write", "check"])
     parser.add_argument("directory", type=Path)
     parser.add_argument("results", type=Path, nargs="?")
+    parser.add_argument("--as-used", action="store_true", help="fewer, of the sizes people use")
     arguments = parser.parse_args()
     if arguments.action == "write":
-        write(arguments.directory)
+        write(arguments.directory, arguments.as_used)
     elif arguments.results is None:
         parser.error("where are the results to be written?")
     else:

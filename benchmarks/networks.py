@@ -2,10 +2,11 @@
 
     python benchmarks/networks.py RESULTS.json [--networks squeezenet,...] [--budget 5m]
         [--no-transfer] [--runtimes tunefarm,onnxruntime,openvino] [--home DIR] [--plot FILE]
+    python benchmarks/networks.py RESULTS.json --files MODEL.onnx...
     python benchmarks/networks.py RESULTS.json --again [--home DIR]
 
 Each network of the zoo goes through `tunefarm submit` and then `tunefarm bench`, one after another,
-in one farm home; without `--budget` with submit's default. RESULTS.json is written after each, and
+in one farm home, or each of the files instead; without `--budget` with submit's default. RESULTS.json is written after each, and
 a run that was interrupted goes on where it stood. With `--again` the artifacts that RESULTS.json
 names run beside the others once more, without another job. Prints Markdown tables, and draws how
 the sum of each network's kernels falls with time.
@@ -38,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--networks", default=",".join(zoo_names()))
+    parser.add_argument("--files", type=Path, nargs="+", default=[], help="instead of the zoo's")
     parser.add_argument("--dtype", default="float32", help="see tunefarm zoo")
     parser.add_argument("--budget")
     parser.add_argument("--runtimes", default="tunefarm,onnxruntime,openvino")
@@ -58,11 +60,14 @@ def main() -> None:
     how = ["--budget", arguments.budget] if arguments.budget else []
     how += ["--no-transfer"] if arguments.no_transfer else []
     rows = {row["network"]: row for row in found["rows"]}
-    for name in arguments.networks.split(","):
+    files = {file.stem: file for file in arguments.files}
+    for name in files or arguments.networks.split(","):
         if (name in rows) != arguments.again:
             continue
         print(name, file=sys.stderr, flush=True)
-        model = write_zoo_model(name, home.zoo / f"{name}.onnx", dtype=arguments.dtype)
+        model = files.get(name) or write_zoo_model(
+            name, home.zoo / f"{name}.onnx", dtype=arguments.dtype
+        )
         if arguments.again:
             found["machine"] = machine
             artifact = home.root / rows[name]["job"]["artifact"]

@@ -27,7 +27,7 @@ class Machine:
         self.now += seconds
 
     def steady(self) -> Steady:
-        return Steady([of_work(self.gauge, 1e-4)], self.sleep)
+        return Steady([of_work(self.gauge, 1e-4)], self.sleep, clock=lambda: self.now)
 
     def work(self, seconds: float) -> list[float]:
         begin, self.now = self.now, self.now + seconds
@@ -115,6 +115,19 @@ def test_what_was_slow_for_long_is_held_to_its_speed_again_once_it_recovers() ->
     assert machine.now >= 9.1
 
 
+def test_a_host_that_is_busy_for_an_hour_keeps_a_search_from_nothing_but_a_share_of_it() -> None:
+    # Undisturbed for a tenth of a second in every six: nothing it does for long counts as slower.
+    busy = [(6.0 * n, 6.0 * n + 5.9) for n in range(600)]
+    machine = Machine(*busy)
+    steady, screened = machine.steady(), 0
+    while machine.now < 3600.0:
+        steady.wait(10.0)
+        steady.undisturbed(lambda: machine.work(0.05))
+        screened += 1
+    assert steady.waited_s < Steady.ALLOWANCE_S + (Steady.SHARE + 0.01) * machine.now
+    assert screened > 0.8 * 3600.0 / 0.06, "of what an undisturbed machine would have seen"
+
+
 class Apart(Machine):
     """Whose cores lie far apart in these intervals, and compute as always."""
 
@@ -127,7 +140,8 @@ class Apart(Machine):
         return 1e-4
 
     def steady(self) -> Steady:
-        return Steady([of_work(self.gauge, 1e-4), of_exchange(self.exchange, 2e-6)], self.sleep)
+        norms = [of_work(self.gauge, 1e-4), of_exchange(self.exchange, 2e-6)]
+        return Steady(norms, self.sleep, clock=lambda: self.now)
 
 
 def test_cores_that_are_apart_are_waited_for() -> None:
@@ -156,7 +170,8 @@ def test_what_is_accepted_is_what_is_the_matter_alone() -> None:
     machine = Apart((0.0, 1e9))
     halved = False
     work = of_work(lambda: 2e-4 if halved else 1e-4, 1e-4)
-    steady = Steady([work, of_exchange(machine.exchange, 2e-6)], machine.sleep)
+    norms = [work, of_exchange(machine.exchange, 2e-6)]
+    steady = Steady(norms, machine.sleep, clock=lambda: machine.now)
     assert not steady.wait(2.0)
     assert steady.there()
     halved = True
