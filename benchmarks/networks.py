@@ -5,11 +5,11 @@
     python benchmarks/networks.py RESULTS.json --files MODEL.onnx...
     python benchmarks/networks.py RESULTS.json --again [--home DIR]
 
-Each network of the zoo goes through `tunefarm submit` and then `tunefarm bench`, one after another,
-in one farm home, or each of the files instead; without `--budget` with submit's default. RESULTS.json is written after each, and
-a run that was interrupted goes on where it stood. With `--again` the artifacts that RESULTS.json
-names run beside the others once more, without another job. Prints Markdown tables, and draws how
-the sum of each network's kernels falls with time.
+Each network of the zoo, or each of the files, goes through `tunefarm submit` and then `tunefarm
+bench`, one after another, in one farm home; without `--budget` with submit's default. RESULTS.json
+is written after each, and a run that was interrupted goes on where it stood. With `--again` the
+artifacts that RESULTS.json names run beside the others once more, without another job. Prints
+Markdown tables, and draws how the sum of each network's kernels falls with time.
 """
 
 from __future__ import annotations
