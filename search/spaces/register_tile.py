@@ -263,7 +263,7 @@ def can_pad(form: Reduction, machine: Hardware) -> bool:
         or form.before
         or form.copies
         or form.beyond
-        or form.rows != (rows_axis,)
+        or [axis for axis in form.rows if form.limits[axis] > 1] != [rows_axis]
     ):
         return False
     if form.extent(form.column) % 16 or form.extent(rows_axis) % 4:
