@@ -353,7 +353,9 @@ def joined_heads(path: Path) -> Path:
 
 
 def odd_products(path: Path) -> Path:
-    """Of sizes that no tile divides: alone, with little after it, and with an error function."""
+    """Of sizes that no tile divides: alone, with little after it, with an error function, and with
+    a sentence or picture around the rows, whose number is a prime one as it is with 196 patches and
+    one token more."""
     weights = seeded(0.2)
     nodes = [
         helper.make_node("MatMul", ["a", "b"], ["alone"]),
@@ -362,10 +364,13 @@ def odd_products(path: Path) -> Path:
         helper.make_node("Relu", ["s1"], ["little"]),
         helper.make_node("MatMul", ["a", "w2"], ["m2"]),
         helper.make_node("Erf", ["m2"], ["much"]),
+        helper.make_node("MatMul", ["c", "w3"], ["m3"]),
+        helper.make_node("Relu", ["m3"], ["around"]),
     ]
-    inputs = [("a", [29, 41]), ("b", [41, 37]), ("r", [29, 35])]
+    inputs = [("a", [29, 41]), ("b", [41, 37]), ("r", [29, 35]), ("c", [1, 29, 41])]
     outputs = [("alone", [29, 37]), ("little", [29, 35]), ("much", [29, 39])]
-    constants = [("w1", weights(41, 35)), ("w2", weights(41, 39))]
+    outputs += [("around", [1, 29, 48])]
+    constants = [("w1", weights(41, 35)), ("w2", weights(41, 39)), ("w3", weights(41, 48))]
     return save(path, nodes, inputs, outputs, constants)
 
 

@@ -175,7 +175,7 @@ def test_products_of_odd_sizes_are_filled_up(target, workers, tmp_path: Path) ->
     from tunefarm.search.spaces.register_tile import RegisterTileSpace, register_tile_space
 
     program = imported(tmp_path, models.odd_products(tmp_path / "odd.onnx"), target)
-    near, filled = set(), set()
+    near, filled = set(), dict[int, set[tuple[int, ...]]]()
     for task in program.tasks:
         bench = Bench(program, task, target, workers, tmp_path)
         space = register_tile_space(bench.workload, target)
@@ -188,13 +188,13 @@ def test_products_of_odd_sizes_are_filled_up(target, workers, tmp_path: Path) ->
                 order = (tile.columns_first, tile.flat, tile.pack)
                 ways.setdefault((tuple(pads), *order), one.point)
                 near.add((task.args[-1].shape, tile.flat, tile.cuts_near(space._form)))
-        filled |= {pads for pads, *_ in ways}
+        filled.setdefault(len(task.args[-1].shape), set()).update(pads for pads, *_ in ways)
         for number, point in enumerate(ways.values()):
             proposal = space.realise(point, 0)
             assert proposal is not None
             bench.check(proposal, str(number))
-    assert filled == {(0,), (1,), (1, 0)}
-    cut_near = {(29, 37): True, (29, 35): True, (29, 39): False}
+    assert filled == {2: {(0,), (1,), (1, 0)}, 3: {(1,), (2,), (2, 1)}}
+    cut_near = {(29, 37): True, (29, 35): True, (29, 39): False, (1, 29, 48): True}
     assert near == {
         (s, flat, n and not flat) for s, n in cut_near.items() for flat in (True, False)
     }
