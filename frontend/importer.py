@@ -25,6 +25,7 @@ from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
 from tunefarm.frontend.dtypes import INT8, TF32, narrowest
 from tunefarm.frontend.half import half_types, widen_inside, widen_islands
 from tunefarm.frontend.identity import model_digest
+from tunefarm.frontend.one_row import rows_as_images
 from tunefarm.frontend.onnx_file import (
     ImportLimits,
     bind_shapes,
@@ -191,7 +192,9 @@ def run_import(request: ImportRequest) -> None:
     # A reshape that went past what quantises would take it away from its product, which then is
     # none of whole numbers: ten kernels less are no gain beside that.
     sunk = () if is_quantised else (sink_unit_axes,)
-    passes = (*before, *PASSES, *sunk, fold_padding, quantised.PASSES[request.target.kind])
+    rows = () if is_quantised else (rows_as_images,)  # nor is a convolution then
+    passes = (*before, *PASSES, *sunk, fold_padding, *rows)
+    passes += (quantised.PASSES[request.target.kind],)
     for graph_pass in (*passes, shuffles_after_depthwise, *after):
         started, count = time.perf_counter(), len(graph.nodes)
         graph_pass(graph)
