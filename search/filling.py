@@ -35,7 +35,7 @@ def filled(workload: Any, lanes: int) -> Any:
     whole = reduction_of(workload)
     if whole is None or not fillable(whole, lanes):
         raise ValueError(f"no groups of columns that could be filled up to vectors of {lanes}")
-    workload, form = _inlined(workload, whole)
+    workload, form = inlined(workload, whole)
     made = _stages(form, lanes)
     sources = {region.source.name: region.source for region in form.block.node.reads}
     assert form.other is not None
@@ -69,7 +69,7 @@ def fillable(form: Reduction, lanes: int) -> bool:
     )
 
 
-def _inlined(workload: Any, form: Reduction) -> tuple[Any, Reduction]:
+def inlined(workload: Any, form: Reduction) -> tuple[Any, Reduction]:
     """The kernel with at most one stage after its reduction."""
     schedule = replay.new_schedule(workload, seed=1)
     for stage in (*form.copies, *form.after[:-1]):
@@ -107,7 +107,7 @@ def _stages(form: Reduction, lanes: int) -> Any:
         *spatial, group, one = at
         values = {**dict(zip(form.spatial[:-1], spatial, strict=True)), **sums}
         # All columns of a group read the same, those of zeros among them.
-        index = _indices(form, {**values, form.column: group * columns})
+        index = indices_of(form, {**values, form.column: group * columns})
         of_weights = filled_weights(group, *(values[axis] for axis in rest), one)
         return te.sum(data(*index) * of_weights, list(sums.values()))
 
@@ -117,7 +117,7 @@ def _stages(form: Reduction, lanes: int) -> Any:
     return te.create_prim_func([data, weights, stored], index_dtype_override="int64")
 
 
-def _indices(form: Reduction, values: dict[int, Any]) -> list[Any]:
+def indices_of(form: Reduction, values: dict[int, Any]) -> list[Any]:
     """Where the broadcast operand is read, for these values of the axes."""
     axes = [variable.var for variable in form.block.node.iter_vars]
     known = {axes[axis]: getattr(value, "var", value) for axis, value in values.items()}

@@ -19,8 +19,8 @@ PROTOCOL = Protocol(screen_samples=1, screen_s=1e-6, sample_s=1e-6)
 """What is computed counts here, how fast does not."""
 
 
-def imported(directory: Path, model: Path, target) -> Program:
-    return import_model(ImportRequest(model, directory / "program", target))
+def imported(directory: Path, model: Path, target, layout: str | None = None) -> Program:
+    return import_model(ImportRequest(model, directory / "program", target, layout=layout))
 
 
 def likeliest_kernel(workload: Any, space: Space | None, target: Target) -> Any:

@@ -374,6 +374,26 @@ def odd_products(path: Path) -> Path:
     return save(path, nodes, inputs, outputs, constants)
 
 
+def of_primes(path: Path) -> Path:
+    """Convolutions of images whose rows no tile divides: a bar with padding, its bias and
+    activation; one by one with a sum; with a stride, alone; and a sound's, whose length is odd."""
+    weights = seeded(0.1)
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b"], ["c1"], pads=[0, 3, 0, 3]),
+        helper.make_node("Relu", ["c1"], ["bar"]),
+        helper.make_node("Conv", ["bar", "w2"], ["c2"]),
+        helper.make_node("Add", ["c2", "bar"], ["sum"]),
+        helper.make_node("Conv", ["sum", "w3"], ["strided"], strides=[1, 2]),
+        helper.make_node("Conv", ["s", "w4"], ["c4"], strides=[2]),
+        helper.make_node("Tanh", ["c4"], ["sound"]),
+    ]
+    inputs = [("x", [1, 16, 17, 17]), ("s", [1, 16, 47])]
+    outputs = [("sum", [1, 48, 17, 17]), ("strided", [1, 32, 15, 8]), ("sound", [1, 32, 23])]
+    constants = [("w1", weights(48, 16, 1, 7)), ("b", weights(48)), ("w2", weights(48, 48, 1, 1))]
+    constants += [("w3", weights(32, 48, 3, 3)), ("w4", weights(32, 16, 3))]
+    return save(path, nodes, inputs, outputs, constants)
+
+
 def flattened(path: Path) -> Path:
     """What lies between convolutions, channels last, and a dense layer: turned, then one row."""
     nodes = [

@@ -34,7 +34,11 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.fours_tile import fours_tile_space
     from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
     from tunefarm.search.spaces.plain_tile.space import PLAIN_TILES
-    from tunefarm.search.spaces.register_tile import filled_tile_space, register_tile_space
+    from tunefarm.search.spaces.register_tile import (
+        filled_tile_space,
+        overlapped_tile_space,
+        register_tile_space,
+    )
     from tunefarm.search.spaces.rowwise import rowwise_space
     from tunefarm.search.spaces.spread import spread_space
     from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
@@ -43,8 +47,8 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.winograd import winograd_space
 
     own: tuple[SpaceFactory, ...] = (
-        *(register_tile_space, filled_tile_space, spread_space, winograd_space),
-        fours_tile_space,
+        *(register_tile_space, filled_tile_space, overlapped_tile_space),
+        *(spread_space, winograd_space, fours_tile_space),
         *(rowwise_space, elementwise_space, windows_space, fold_space),
     )
     if target.kind == "cuda":

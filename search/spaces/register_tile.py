@@ -17,7 +17,7 @@ import itertools
 import random
 from collections.abc import Sequence
 from functools import cached_property
-from math import log2
+from math import inf, log2
 from typing import Any
 
 from tvm.ir.expr import TensorLoad
@@ -26,6 +26,7 @@ from tunefarm.devices.target import Target
 from tunefarm.search import replay
 from tunefarm.search.filling import WEIGHTS, fillable, filled
 from tunefarm.search.fours import LENGTHS
+from tunefarm.search.overlapping import overlappable, overlapped
 from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.family import in_words, realised
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of
@@ -191,6 +192,52 @@ def filled_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None
         return None  # a plain product of odd sizes is filled up by its register tiles
     algorithm = f"filled {machine.lanes}"
     return RegisterTileSpace(rewritten, target, made, "filled-tile", algorithm, WEIGHTS)
+
+
+GAIN = 0.93
+"""Of the best tile's time that divides the rows: what overlapping ones have to promise to be tried,
+each of them a text of its own."""
+
+
+def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None:
+    """The space of `workload` with tiles of rows that overlap, of as many rows as promise most;
+    None where those that divide them do nearly as well."""
+    if target.kind != "llvm":
+        return None
+    machine, form = hardware(target), reduction_of(workload)
+    if form is None or can_pad(form, machine):
+        return None
+    most = form.extent(form.rows[-1]) if form.rows else 0
+    counts = [n for n in range(2, min(16, most)) if overlappable(form, n)]
+    if not counts:
+        return None
+    columns = column_tiles(form, machine)
+    promised = {
+        n: _least(form, machine, _that_fit(form, machine, [n], [1], columns)) for n in counts
+    }
+    rows = min(counts, key=lambda n: promised[n])
+    if not promised[rows] < GAIN * _least(form, machine, dividing_tiles(form, machine)):
+        return None
+    rewritten = overlapped(workload, rows)
+    *before, product, store = stages_of(rewritten)
+    weights = frozenset({form.vector.buffer})
+    made = reduction_at(product, weights, before, (store,))
+    if made is None or not register_tiles(made, machine):
+        return None
+    return RegisterTileSpace(rewritten, target, made, "overlapped-tile", f"overlapped {rows}")
+
+
+def _least(form: Reduction, machine: Hardware, tiles: Sequence[tuple[int, int, int, int]]) -> float:
+    """Seconds that the best of `tiles` is expected to take, in its best order."""
+    pack, before = pack_choices(form), before_choices(form)
+    if not pack:
+        return inf
+    made = (
+        Tile(*tile, 1, columns_first, False, pack[0], before[0])
+        for tile in tiles
+        for columns_first in (True, False)
+    )
+    return min((estimate(form, tile, machine) for tile in made), default=inf)
 
 
 def register_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int, int, int]]:

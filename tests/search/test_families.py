@@ -3,6 +3,7 @@ right result, wherever it fits."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,43 @@ def test_groups_filled_up_to_whole_vectors_are_right(target, workers, tmp_path: 
     if lanes > 4:  # vectors of four divide 20 and 36
         assert {name for name, _ in seen} >= {"conv2d_add_relu", "shuffle_conv2d"}
         assert {before for _, before in seen} == {*Before}
+
+
+def test_tiles_of_rows_that_overlap_are_right(target, workers, tmp_path: Path) -> None:
+    """Wherever stages before them are computed, in every order of the loops; with as few registers
+    as any processor has, so that overlapping pays on all that this runs on."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import register_tile
+    from tunefarm.search.spaces.hardware import hardware
+    from tunefarm.search.spaces.tile import Before
+
+    program = imported(tmp_path, models.of_primes(tmp_path / "primes.onnx"), target, "NHWC")
+    few = dataclasses.replace(hardware(target), registers=16, broadcast_registers=1, fma=2.0)
+    seen: set[tuple[str, str]] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(register_tile, "hardware", lambda _: few)
+        for task in program.tasks:
+            bench = Bench(program, task, target, workers, tmp_path)
+            space = register_tile.overlapped_tile_space(bench.workload, target)
+            if space is None:
+                continue
+            known = sorted(space.modelled(), key=lambda one: one.seconds)
+            ways = {}
+            for one in known:
+                tile = space._tile(one.point.values)
+                assert tile is not None
+                ways.setdefault((tile.before, tile.columns_first, tile.flat), one)
+            for number, one in enumerate([*ways.values(), known[-1]]):
+                proposal = space.realise(one.point, number)
+                assert proposal is not None, (task.name, one.point)
+                assert space.locate(proposal.trace) == one.point
+                note = replay.completed_by(proposal.trace) or ""
+                assert note.startswith("overlapped-tile")
+                bench.check(proposal, str(number))
+                seen.add((task.name, note.rpartition("before=")[2]))
+    assert {name for name, _ in seen} == {"conv2d_fast_tanh", "conv2d_add_relu", "conv2d_add"}
+    before = {where for name, where in seen if name == "conv2d_add_relu"}
+    assert before == {Before.APART, Before.LOCAL}
 
 
 def test_groups_spread_over_vectors_are_right(target, workers, tmp_path: Path) -> None:
