@@ -205,7 +205,7 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
     if target.kind != "llvm":
         return None
     machine, form = hardware(target), reduction_of(workload)
-    if form is None or can_pad(form, machine):
+    if form is None:
         return None
     most = form.extent(form.rows[-1]) if form.rows else 0
     counts = [n for n in range(2, min(16, most)) if overlappable(form, n)]
