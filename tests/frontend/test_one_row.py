@@ -1,0 +1,154 @@
+"""One-dimensional convolutions as those of images: the same result, reshapes at the ends alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from tests.spelled import model_of, random, run
+from tunefarm.frontend.one_row import rows_as_images
+from tunefarm.frontend.onnx_passes import Graph
+
+LONG, CHANNELS = 23, 6
+
+
+def as_images(model: onnx.ModelProto, inputs: dict) -> tuple[onnx.ModelProto, Counter[str]]:
+    """The model after the pass, once it was seen to compute the same, and its operators."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph = Graph(copy)
+    rows_as_images(graph)
+    made = graph.store()
+    onnx.checker.check_model(made)
+    for want, got in zip(run(model, inputs), run(made, inputs), strict=True):
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    return made, Counter(node.op_type for node in made.graph.node)
+
+
+def node(op, inputs, output, **attributes):
+    return helper.make_node(op, inputs, [output], **attributes)
+
+
+def test_from_one_convolution_to_the_next_nothing_is_reshaped() -> None:
+    """Over a bias, a norm, an activation in parts, pooling, and a sum with what was before."""
+    nodes = [
+        node("Conv", ["x", "w1", "b"], "c1", pads=[1, 1], dilations=[1], kernel_shape=[3]),
+        node("BatchNormalization", ["c1", "s", "b", "m", "v"], "n1"),
+        node("Div", ["n1", "two"], "d"),
+        node("Erf", ["d"], "e"),
+        node("Mul", ["e", "n1"], "g"),
+        node("Add", ["g", "each"], "a"),
+        node("MaxPool", ["a"], "p", kernel_shape=[2], strides=[2], pads=[0, 1]),
+        node("Conv", ["p", "w2"], "c2", auto_pad="SAME_UPPER", group=2),
+        node("Add", ["c2", "p"], "y"),
+    ]
+    constants = {
+        "w1": random(8, CHANNELS, 3), "b": random(8), "s": random(8), "m": random(8),
+        "v": np.abs(random(8)), "two": np.float32(2), "each": random(8, 1),
+        "w2": random(8, 4, 5),
+    }
+    inputs = {"x": random(2, CHANNELS, LONG)}
+    _, count = as_images(model_of(nodes, inputs, ["y"], constants), inputs)
+    assert count["Reshape"] == 2
+
+
+def test_what_others_read_is_made_once() -> None:
+    nodes = [
+        node("Conv", ["x", "w"], "c"),
+        node("Relu", ["c"], "r"),
+        node("Transpose", ["r"], "t", perm=[0, 2, 1]),
+        node("Softmax", ["r"], "s", axis=1),
+        node("Concat", ["r", "s"], "whole", axis=-1),
+        node("Concat", ["r", "c"], "both", axis=1),
+    ]
+    inputs = {"x": random(1, CHANNELS, LONG)}
+    model = model_of(nodes, inputs, ["t", "whole", "both", "r"], {"w": random(4, CHANNELS, 2)})
+    _, count = as_images(model, inputs)
+    # x; r for those who need it as it was; s as an image; and the two that are concatenated.
+    assert count["Reshape"] == 5
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants"),
+    [
+        # Weights that are computed may be anything; those of images stay as they are.
+        ([node("Conv", ["x", "w"], "y")], {}),
+        ([node("Conv", ["picture", "of"], "y")], {"of": random(4, 3, 2, 2)}),
+        ([node("Relu", ["x"], "y")], {}),
+    ],
+)
+def test_others_stay(nodes, constants) -> None:
+    inputs = {"x": random(1, CHANNELS, LONG), "w": random(4, CHANNELS, 3)}
+    inputs["picture"] = random(1, 3, 5, 5)
+    used = {name for one in nodes for name in one.input}
+    inputs = {name: array for name, array in inputs.items() if name in used}
+    made, count = as_images(model_of(nodes, inputs, ["y"], constants), inputs)
+    assert not count["Reshape"]
+    assert list(made.graph.node) == nodes
+
+
+def test_a_graph_with_branches_stays() -> None:
+    """They may read what would be an image."""
+    branch = helper.make_graph(
+        [node("Identity", ["c"], "out")],
+        "branch",
+        [],
+        [helper.make_empty_tensor_value_info("out")],
+    )
+    nodes = [
+        node("Conv", ["x", "w"], "c"),
+        node("If", ["which"], "y", then_branch=branch, else_branch=branch),
+    ]
+    inputs = {"x": random(1, CHANNELS, LONG), "which": np.array(True)}
+    _, count = as_images(model_of(nodes, inputs, ["y"], {"w": random(4, CHANNELS, 3)}), inputs)
+    assert not count["Reshape"]
+
+
+STEPS = st.sampled_from(
+    ["conv", "strided", "depthwise", "relu", "scale", "rows", "sum", "pool", "mean", "softmax"]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, min_size=1, max_size=7))
+def test_whatever_follows_whatever(steps: list[str]) -> None:
+    """Chains of convolutions and of what may or may not go on with an image."""
+    nodes, constants, last, long = [], {}, "x", 61
+    for number, step in enumerate(steps):
+        made = f"t{number}"
+        if step in ("conv", "strided", "depthwise"):
+            group = CHANNELS if step == "depthwise" else 1
+            stride = 2 if step == "strided" else 1
+            constants[f"w{number}"] = random(CHANNELS, CHANNELS // group, 3, seed=number)
+            how = {"pads": [1, 1], "strides": [stride], "group": group}
+            nodes.append(node("Conv", [last, f"w{number}"], made, **how))
+            long = (long - 1) // stride + 1
+        elif step == "relu":
+            nodes.append(node("Relu", [last], made))
+        elif step == "scale":
+            constants[f"s{number}"] = random(1, CHANNELS, 1, seed=number)
+            nodes.append(node("Mul", [last, f"s{number}"], made))
+        elif step == "rows":
+            constants[f"r{number}"] = random(long, seed=number)
+            nodes.append(node("Sub", [f"r{number}", last], made))
+        elif step == "sum":
+            nodes.append(node("Add", [last, last], made))
+        elif step == "pool":
+            nodes.append(
+                node("AveragePool", [last], made, kernel_shape=[3], pads=[1, 1], strides=[1])
+            )
+        elif step == "mean":
+            nodes += [node("GlobalAveragePool", [last], f"g{number}")]
+            nodes += [node("Mul", [last, f"g{number}"], made)]
+        else:
+            nodes.append(node("Softmax", [last], made, axis=-1))
+        last = made
+    inputs = {"x": random(1, CHANNELS, 61)}
+    as_images(model_of(nodes, inputs, [last], constants), inputs)
