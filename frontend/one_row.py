@@ -35,7 +35,8 @@ _ALONG = {"dilations": 1, "kernel_shape": 1, "strides": 1}
 
 
 def rows_as_images(graph: Graph) -> None:
-    """Leaves no convolution of one dimension whose sizes and weights are known."""
+    """Leaves no convolution of one dimension whose sizes and weights are known, where nothing
+    branches."""
     convolves = any(node.op_type == "Conv" for node in graph.nodes)
     # What a branch or a loop reads of the graph around it is in no node's inputs.
     branches = any(True for node in graph.nodes for _ in graphs_of(node))
@@ -48,7 +49,8 @@ class _Rows:
 
     Attributes:
         images: the four-dimensional twin of a three-dimensional tensor, by its name.
-        there: which of those tensors have been made, besides those that the graph itself makes.
+        moved: of those tensors, what is made as an image.
+        missing: what of that nobody has needed as it was yet.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -56,6 +58,7 @@ class _Rows:
         self.shapes = graph.shapes()
         self.nodes: list[onnx.NodeProto] = []
         self.images: dict[str, str] = {}
+        self.moved: set[str] = set()
         self.missing: set[str] = set()
 
     def run(self) -> None:
@@ -73,9 +76,12 @@ class _Rows:
         made = node.output[0]
         if len(self.shapes.get(made, ())) != 3 or any(node.output[1:]):
             return False
+        # Of a reshape's sizes nought says something else.
+        if any(0 in self.shapes.get(name, ()) for name in (made, *node.input)):
+            return False
         if node.op_type == "Conv":
             return self._convolution(node)
-        if not any(name in self.images for name in node.input):
+        if not self.moved.intersection(node.input):
             return False
         if node.op_type in _POOLS:
             _along(node)
@@ -106,6 +112,7 @@ class _Rows:
             node.input[place] = self._image(node.input[place])
         made = node.output[0]
         self.images[made] = self.graph.fresh(f"{made}/image")
+        self.moved.add(made)
         self.missing.add(made)
         node.output[0] = self.images[made]
         self.nodes.append(node)

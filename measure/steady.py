@@ -116,9 +116,9 @@ class Steady:
         patience_s: waited in vain, after which what the machine does counts as undisturbed.
         clock: as `time.monotonic`.
 
-    All that is waited is at most `ALLOWANCE_S` and `SHARE` of the time that has passed: on a host
-    that is busy for an hour, and now and then for a moment is not, a search that waited for
-    each such moment would see a tenth of what it could have tried.
+    No more than `ALLOWANCE_S` is waited in a row, and in the long run no more than `SHARE` of the
+    time: on a host that is busy for an hour, and now and then for a moment is not, a search that
+    waited for each such moment would see a tenth of what it could have tried.
 
     Attributes:
         waited_s: in all.
@@ -145,7 +145,7 @@ class Steady:
         self._limit_s = limit_s
         self._patience_s = patience_s
         self._clock = clock
-        self._began = clock()
+        self._left_s, self._counted = self.ALLOWANCE_S, clock()
         self._in_vain_s = 0.0
         self.waited_s = 0.0
         self.disturbed = 0
@@ -159,7 +159,7 @@ class Steady:
         A machine that keeps us waiting is not disturbed but slower than it was: after
         `patience_s` in vain what it does now counts as undisturbed.
         """
-        limit_s = min(self._limit_s if limit_s is None else limit_s, self._left_s())
+        limit_s = min(self._limit_s if limit_s is None else limit_s, self._may_wait_s())
         waited, best = 0.0, [float("inf")] * len(self._norms)
         while waited <= limit_s:
             now = [norm.ask() for norm in self._norms]
@@ -171,6 +171,7 @@ class Steady:
                 return False
             self._sleep(self.PAUSE_S)
             waited += self.PAUSE_S
+            self._left_s -= self.PAUSE_S
             self.waited_s += self.PAUSE_S
         self._in_vain_s += waited
         if self._in_vain_s > self._patience_s:
@@ -180,10 +181,12 @@ class Steady:
             self._in_vain_s = 0.0
         return False
 
-    def _left_s(self) -> float:
-        """That may still be waited; below 0.0 where too much has been."""
-        may_s = self.ALLOWANCE_S + self.SHARE * (self._clock() - self._began)
-        return may_s - self.waited_s
+    def _may_wait_s(self) -> float:
+        """What is left; it comes back with time, but never to more than at first."""
+        now = self._clock()
+        back_s, self._counted = self.SHARE * (now - self._counted), now
+        self._left_s = min(self.ALLOWANCE_S, self._left_s + back_s)
+        return max(0.0, self._left_s)
 
     def undisturbed(self, measure: Callable[[], list[float]], attempts: int = 2) -> list[float]:
         """What `measure` returns from a time in which the machine was there before and after; from
@@ -193,7 +196,7 @@ class Steady:
             self.wait()
             samples = measure()
             there = self.there()
-            if there or self._left_s() <= 0.0:
+            if there or self._may_wait_s() < self._limit_s:
                 break
         self.disturbed += not there or any(norm.raised for norm in self._norms)
         return samples

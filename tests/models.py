@@ -375,22 +375,30 @@ def odd_products(path: Path) -> Path:
 
 
 def of_primes(path: Path) -> Path:
-    """Convolutions of images whose rows no tile divides: a bar with padding, its bias and
-    activation; one by one with a sum; with a stride, alone; and a sound's, whose length is odd."""
+    """Of rows that no tile divides: convolutions with padding, a bias and an activation; with a
+    sum; alone, with a stride, of groups, of two pictures; of a sound that lies along either axis;
+    and a product."""
     weights = seeded(0.1)
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b"], ["c1"], pads=[0, 3, 0, 3]),
         helper.make_node("Relu", ["c1"], ["bar"]),
         helper.make_node("Conv", ["bar", "w2"], ["c2"]),
         helper.make_node("Add", ["c2", "bar"], ["sum"]),
-        helper.make_node("Conv", ["sum", "w3"], ["strided"], strides=[1, 2]),
-        helper.make_node("Conv", ["s", "w4"], ["c4"], strides=[2]),
+        helper.make_node("Conv", ["two", "w3"], ["alone"], strides=[1, 2], group=2),
+        helper.make_node("Conv", ["s", "w4"], ["c4"], strides=[2], dilations=[2]),
         helper.make_node("Tanh", ["c4"], ["sound"]),
+        helper.make_node("Conv", ["upright", "w5"], ["c5"]),
+        helper.make_node("Sigmoid", ["c5"], ["along"]),
+        helper.make_node("MatMul", ["words", "w6"], ["m6"]),
+        helper.make_node("Add", ["m6", "words"], ["product"]),
     ]
-    inputs = [("x", [1, 16, 17, 17]), ("s", [1, 16, 47])]
-    outputs = [("sum", [1, 48, 17, 17]), ("strided", [1, 32, 15, 8]), ("sound", [1, 32, 23])]
+    inputs = [("x", [1, 16, 17, 17]), ("two", [2, 32, 5, 39]), ("s", [1, 16, 47])]
+    inputs += [("upright", [1, 16, 31, 1]), ("words", [1, 29, 48])]
+    outputs = [("sum", [1, 48, 17, 17]), ("alone", [2, 64, 3, 19]), ("sound", [1, 32, 23])]
+    outputs += [("along", [1, 32, 29, 1]), ("product", [1, 29, 48])]
     constants = [("w1", weights(48, 16, 1, 7)), ("b", weights(48)), ("w2", weights(48, 48, 1, 1))]
-    constants += [("w3", weights(32, 48, 3, 3)), ("w4", weights(32, 16, 3))]
+    constants += [("w3", weights(64, 16, 3, 3)), ("w4", weights(32, 16, 2))]
+    constants += [("w5", weights(32, 16, 3, 1)), ("w6", weights(48, 48))]
     return save(path, nodes, inputs, outputs, constants)
 
 

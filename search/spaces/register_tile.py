@@ -16,8 +16,9 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from math import inf, log2
+from math import ceil, inf, log2
 from typing import Any
 
 from tvm.ir.expr import TensorLoad
@@ -195,8 +196,8 @@ def filled_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None
 
 
 GAIN = 0.93
-"""Of the best tile's time that divides the rows: what overlapping ones have to promise to be tried,
-each of them a text of its own."""
+"""Of the best tile's time that divides the rows: what overlapping ones have to promise to be tried.
+Those that fill a product's rows up are about as good, and are tried beside them."""
 
 
 def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None:
@@ -205,18 +206,17 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
     if target.kind != "llvm":
         return None
     machine, form = hardware(target), reduction_of(workload)
-    if form is None:
-        return None
-    most = form.extent(form.rows[-1]) if form.rows else 0
-    counts = [n for n in range(2, min(16, most)) if overlappable(form, n)]
-    if not counts:
+    _, axis = tiled_rows(form) if form is not None else (None, None)
+    if form is None or axis is None:
         return None
     columns = column_tiles(form, machine)
     promised = {
-        n: _least(form, machine, _that_fit(form, machine, [n], [1], columns)) for n in counts
+        n: _least(_longer(form, axis, n), machine, _that_fit(form, machine, [n], [1], columns))
+        for n in range(2, min(16, form.extent(axis)))
+        if overlappable(form, n)
     }
-    rows = min(counts, key=lambda n: promised[n])
-    if not promised[rows] < GAIN * _least(form, machine, dividing_tiles(form, machine)):
+    rows = min(promised, key=lambda n: promised[n], default=0)
+    if not rows or not promised[rows] < GAIN * _least(form, machine, dividing_tiles(form, machine)):
         return None
     rewritten = overlapped(workload, rows)
     *before, product, store = stages_of(rewritten)
@@ -227,15 +227,22 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
     return RegisterTileSpace(rewritten, target, made, "overlapped-tile", f"overlapped {rows}")
 
 
+def _longer(form: Reduction, axis: int, rows: int) -> Reduction:
+    """With as many rows as tiles of `rows` compute."""
+    extent = ceil(form.extent(axis) / rows) * rows
+    axes, limits = list(form.block.axes), list(form.limits)
+    axes[axis], limits[axis] = replace(axes[axis], extent=extent), extent
+    return replace(form, block=replace(form.block, axes=tuple(axes)), limits=tuple(limits))
+
+
 def _least(form: Reduction, machine: Hardware, tiles: Sequence[tuple[int, int, int, int]]) -> float:
     """Seconds that the best of `tiles` is expected to take, in its best order."""
     pack, before = pack_choices(form), before_choices(form)
-    if not pack:
-        return inf
     made = (
         Tile(*tile, 1, columns_first, False, pack[0], before[0])
         for tile in tiles
         for columns_first in (True, False)
+        if pack
     )
     return min((estimate(form, tile, machine) for tile in made), default=inf)
 

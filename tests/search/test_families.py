@@ -3,10 +3,11 @@ right result, wherever it fits."""
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,41 +79,55 @@ def test_groups_filled_up_to_whole_vectors_are_right(target, workers, tmp_path: 
         assert {before for _, before in seen} == {*Before}
 
 
-def test_tiles_of_rows_that_overlap_are_right(target, workers, tmp_path: Path) -> None:
-    """Wherever stages before them are computed, in every order of the loops; with as few registers
-    as any processor has, so that overlapping pays on all that this runs on."""
+def test_tiles_of_rows_that_overlap_are_right(
+    target, workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever stages before them are computed, in every order of the loops; whatever a processor's
+    registers promise of them."""
     from tunefarm.search import replay
     from tunefarm.search.spaces import register_tile
-    from tunefarm.search.spaces.hardware import hardware
     from tunefarm.search.spaces.tile import Before
 
     program = imported(tmp_path, models.of_primes(tmp_path / "primes.onnx"), target, "NHWC")
-    few = dataclasses.replace(hardware(target), registers=16, broadcast_registers=1, fma=2.0)
+    monkeypatch.setattr(register_tile, "GAIN", math.inf)
     seen: set[tuple[str, str]] = set()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(register_tile, "hardware", lambda _: few)
-        for task in program.tasks:
-            bench = Bench(program, task, target, workers, tmp_path)
-            space = register_tile.overlapped_tile_space(bench.workload, target)
-            if space is None:
-                continue
-            known = sorted(space.modelled(), key=lambda one: one.seconds)
-            ways = {}
-            for one in known:
-                tile = space._tile(one.point.values)
-                assert tile is not None
-                ways.setdefault((tile.before, tile.columns_first, tile.flat), one)
-            for number, one in enumerate([*ways.values(), known[-1]]):
-                proposal = space.realise(one.point, number)
-                assert proposal is not None, (task.name, one.point)
-                assert space.locate(proposal.trace) == one.point
-                note = replay.completed_by(proposal.trace) or ""
-                assert note.startswith("overlapped-tile")
-                bench.check(proposal, str(number))
-                seen.add((task.name, note.rpartition("before=")[2]))
-    assert {name for name, _ in seen} == {"conv2d_fast_tanh", "conv2d_add_relu", "conv2d_add"}
+    for task in program.tasks:
+        bench = Bench(program, task, target, workers, tmp_path)
+        space = register_tile.overlapped_tile_space(bench.workload, target)
+        if space is None:
+            continue
+        known = sorted(space.modelled(), key=lambda one: one.seconds)
+        ways: dict[tuple[Any, ...], Point] = {}
+        for one in known:
+            tile = space._tile(one.point.values)
+            assert tile is not None
+            ways.setdefault((tile.before, tile.columns_first, tile.flat), one.point)
+        for number, point in enumerate([*ways.values(), known[-1].point]):
+            proposal = space.realise(point, number)
+            assert proposal is not None, (task.name, point)
+            assert space.locate(proposal.trace) == point
+            note = replay.completed_by(proposal.trace) or ""
+            assert note.startswith("overlapped-tile")
+            bench.check(proposal, str(number))
+            seen.add((task.name, note.rpartition("before=")[2]))
+    assert {name for name, _ in seen} == {
+        *("conv2d_add_relu", "conv2d_add", "conv2d", "conv2d_fast_tanh"),
+        *("conv2d_tir_sigmoid", "matmul_add"),
+    }
     before = {where for name, where in seen if name == "conv2d_add_relu"}
     assert before == {Before.APART, Before.LOCAL}
+
+
+def test_kernels_that_tiles_divide_have_no_overlapping_ones(target, tmp_path: Path) -> None:
+    """Nor those whose dividing tiles are expected to do nearly as well."""
+    from tunefarm.search.replay import load_workload
+    from tunefarm.search.spaces.register_tile import overlapped_tile_space
+
+    program = imported(tmp_path, models.activated(tmp_path / "even.onnx"), target, "NHWC")
+    products = [task for task in program.tasks if "conv2d" in task.name]
+    assert products
+    for task in products:
+        assert overlapped_tile_space(load_workload(program.workload(task.id)), target) is None
 
 
 def test_groups_spread_over_vectors_are_right(target, workers, tmp_path: Path) -> None:
