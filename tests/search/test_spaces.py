@@ -20,9 +20,9 @@ from tunefarm.search.tiles import mutate, random_point
 pytestmark = pytest.mark.tvm
 POINTS = 4
 FAMILIES = {
-    "matmul": ("register-tile", "filled-tile"),
-    "dense": ("register-tile", "filled-tile"),
-    "conv2d": ("register-tile", "filled-tile", "spread", "winograd"),
+    "matmul": ("register-tile", "filled-tile", "overlapped-tile"),
+    "dense": ("register-tile", "filled-tile", "overlapped-tile"),
+    "conv2d": ("register-tile", "filled-tile", "overlapped-tile", "spread", "winograd"),
     "max_pool2d": ("register-tile", "windows", "fold"),
     "softmax": "rowwise",
     "layer_norm": "rowwise",
