@@ -197,13 +197,14 @@ def rewritten(workload: Any, algorithm: str | None) -> Any:
         return workload
     from tunefarm.search.filling import filled
     from tunefarm.search.folding import fold
+    from tunefarm.search.lapping import lapped
     from tunefarm.search.overlapping import overlapped
     from tunefarm.search.spreading import spread
     from tunefarm.search.winograd import winograd
 
     name, _, size = algorithm.partition(" ")
     known = {"winograd": winograd, "filled": filled, "spread": spread, "fold": fold}
-    known["overlapped"] = overlapped
+    known |= {"overlapped": overlapped, "lapped": lapped}
     if name not in known or not size.isdigit():
         raise ValueError(f"no algorithm {algorithm!r} is known")
     return known[name](workload, int(size))

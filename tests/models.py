@@ -402,6 +402,28 @@ def of_primes(path: Path) -> Path:
     return save(path, nodes, inputs, outputs, constants)
 
 
+def odd_rows(path: Path) -> Path:
+    """What works on rows of 45 to 197 elements, which no vector divides: attention with a mask and
+    without, a normalisation, logarithms, and the largest one taken away."""
+    weights = seeded(1.0)
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["plain"], axis=-1),
+        helper.make_node("Add", ["x", "mask"], ["left"]),
+        helper.make_node("Softmax", ["left"], ["masked"], axis=-1),
+        helper.make_node("LayerNormalization", ["y", "g", "b"], ["normal"], axis=-1),
+        helper.make_node("LogSoftmax", ["z"], ["logs"], axis=-1),
+        helper.make_node("ReduceMax", ["z"], ["largest"], axes=[-1]),
+        helper.make_node("Sub", ["z", "largest"], ["below"]),
+    ]
+    mask = np.zeros((1, 1, 197), np.float32)
+    mask[..., 150:] = -np.inf
+    inputs = [("x", [2, 3, 197]), ("y", [7, 45]), ("z", [3, 4, 77])]
+    outputs = [("plain", [2, 3, 197]), ("masked", [2, 3, 197]), ("normal", [7, 45])]
+    outputs += [("logs", [3, 4, 77]), ("below", [3, 4, 77])]
+    constants = [("mask", mask), ("g", weights(45)), ("b", weights(45))]
+    return save(path, nodes, inputs, outputs, constants, opset=17)
+
+
 def flattened(path: Path) -> Path:
     """What lies between convolutions, channels last, and a dense layer: turned, then one row."""
     nodes = [

@@ -32,11 +32,13 @@ class Rows:
         stages: in program order; the last one writes the result.
         depth: row axes of each, the leading ones.
         columns: length of a row.
+        lapped: the last vector of a row begins earlier than it would (`search.lapping`).
     """
 
     stages: tuple[Stage, ...]
     depth: int
     columns: int
+    lapped: bool = False
 
     @property
     def count(self) -> int:
@@ -50,7 +52,7 @@ class Rows:
     @property
     def streams(self) -> bool:
         """Whether its result may pass the caches by."""
-        return may_stream(self.stages[-1])
+        return not self.lapped and may_stream(self.stages[-1])
 
 
 @dataclass(frozen=True)
@@ -110,14 +112,14 @@ def rowwise_space(workload: Any, target: Target) -> FewWays[Stride] | None:
     if form is None:
         return None
     again = _again(form, workload)
-    strides = _strides(form, machine, again is not None)
-    if not strides:
+    ways = strides(form, machine, again is not None)
+    if not ways:
         return None
     return FewWays(
         "rowwise",
         workload,
-        strides,
-        lambda one: _estimate(form, one, machine),
+        ways,
+        lambda one: rows_estimate(form, one, machine),
         lambda schedule, one: schedule_rows(schedule, form, one, machine.cores, again),
         (
             log2(form.columns),
@@ -129,7 +131,7 @@ def rowwise_space(workload: Any, target: Target) -> FewWays[Stride] | None:
     )
 
 
-def _strides(form: Rows, machine: Hardware, again: bool) -> list[Stride]:
+def strides(form: Rows, machine: Hardware, again: bool) -> list[Stride]:
     widths = [w for w in machine.widths() if form.columns % w == 0]
     counts = itertools.product(widths, (1, 2, 4, 8), (1, 2, 4))
     aheads = (False, True) if again else (False,)
@@ -171,7 +173,7 @@ def _reads(stage: Stage, form: Rows) -> Iterator[str]:
         yield from _reads(makers[name], form) if name in makers else (name,)
 
 
-def _estimate(form: Rows, one: Stride, machine: Hardware) -> float:
+def rows_estimate(form: Rows, one: Stride, machine: Hardware) -> float:
     """Seconds at 3 GHz: vectors, latency of the partial sums, folding them, and reading rows from
     beyond the caches, which a request for the next one hides."""
     vectors = form.columns / one.lanes
@@ -235,7 +237,8 @@ def _shares(rows: int, cores: int) -> int:
 
 def _inlined(stage: Stage, form: Rows) -> bool:
     """Whether it is computed in the one elementwise stage that reads it."""
-    readers = [other for other in form.stages if stage.writes in other.reads]
+    # An argument of the kernel may be called as what another stage makes is.
+    readers = [one for one in form.stages if one is not stage and stage.writes in one.reads]
     return not stage.reduces and len(readers) == 1 and not readers[0].reduces
 
 

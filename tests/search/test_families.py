@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import helper
 
 from tests import models
 from tests.bench import Bench, imported
@@ -116,6 +117,49 @@ def test_tiles_of_rows_that_overlap_are_right(
     }
     before = {where for name, where in seen if name == "conv2d_add_relu"}
     assert before == {Before.APART, Before.LOCAL}
+
+
+def test_rows_of_vectors_that_overlap_are_right(target, workers, tmp_path: Path) -> None:
+    """Sums have each element once, whatever the row holds; the largest and the least may have it
+    twice."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.lapped_rows import lapped_rows_space
+
+    program = imported(tmp_path, models.odd_rows(tmp_path / "odd.onnx"), target)
+    seen = set()
+    for task in program.tasks:
+        bench = Bench(program, task, target, workers, tmp_path)
+        space = lapped_rows_space(bench.workload, target)
+        if space is None:
+            continue
+        for one in space.modelled():
+            proposal = space.realise(one.point, 0)
+            assert proposal is not None, (task.name, one.point)
+            assert space.locate(proposal.trace) == one.point
+            assert (replay.completed_by(proposal.trace) or "").startswith("lapped-rows")
+            bench.check(proposal, str(one.point.values[0]))
+            seen.add((task.name, task.args[-1].shape[-1]))
+    assert seen == {("softmax", 197), ("layer_norm", 45), ("log_softmax", 77)}
+
+
+def test_a_result_may_be_called_as_what_is_computed_before_it(
+    target, workers, tmp_path: Path
+) -> None:
+    """As logarithms of a softmax are: they are rows like others."""
+    from tunefarm.search.spaces.rowwise import rowwise_space
+
+    nodes = [helper.make_node("LogSoftmax", ["x"], ["y"], axis=-1)]
+    given, made = [("x", [3, 4, 80])], [("y", [3, 4, 80])]
+    model = models.save(tmp_path / "logs.onnx", nodes, given, made, [])
+    program = imported(tmp_path, model, target)
+    (task,) = program.tasks
+    bench = Bench(program, task, target, workers, tmp_path)
+    space = rowwise_space(bench.workload, target)
+    assert space is not None
+    for number, one in enumerate(random.Random(0).sample(list(space.modelled()), 4)):
+        proposal = space.realise(one.point, 0)
+        assert proposal is not None
+        bench.check(proposal, str(number))
 
 
 def test_kernels_that_tiles_divide_have_no_overlapping_ones(target, tmp_path: Path) -> None:

@@ -24,14 +24,14 @@ FAMILIES = {
     "dense": ("register-tile", "filled-tile", "overlapped-tile"),
     "conv2d": ("register-tile", "filled-tile", "overlapped-tile", "spread", "winograd"),
     "max_pool2d": ("register-tile", "windows", "fold"),
-    "softmax": "rowwise",
-    "layer_norm": "rowwise",
+    "softmax": ("rowwise", "lapped-rows"),
+    "layer_norm": ("rowwise", "lapped-rows"),
     "add": "elementwise",
     "transpose": "elementwise",
     "concatenate": "elementwise",
     "multiply": "elementwise",
     "reshape_transpose": "elementwise",
-    "mean": "rowwise",
+    "mean": ("rowwise", "lapped-rows"),
 }
 """The family that each kind of kernel of `models.kernels` must have, by the start of its name."""
 

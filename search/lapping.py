@@ -1,0 +1,172 @@
+"""Rows as vectors of which the last begins earlier, where none divides them.
+
+The attention of a picture's 197 patches is 197 numbers a row, which no vector divides. Twenty-five
+vectors of eight hold them if the last one begins where it ends with the row: three numbers are
+computed twice, stored twice, and left out of a sum once. No element is handled alone, and nothing
+beyond the row is read.
+
+As in `winograd`, this is another text of the same kernel; a schedule of it follows.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+from tvm.ir.expr import TensorLoad
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm_ffi import structural_equal, structural_map
+
+from tunefarm.search.spaces.form import Stage, sums_from_zero
+from tunefarm.search.spaces.rowwise import Rows, rows_of
+from tunefarm.search.splice import renamed
+
+
+def lapped(workload: Any, lanes: int) -> Any:
+    """`workload` rewritten, its rows as vectors of `lanes`; its arguments stay as they are.
+
+    Raises:
+        ValueError: its stages are no rows, vectors of so many divide them or are longer, or it
+            reduces them otherwise than to a sum from nought, a largest or a least element.
+    """
+    form = rows_of(workload)
+    if form is None or not lanes < form.columns or form.columns % lanes == 0:
+        raise ValueError(f"no rows of which vectors of {lanes} could overlap")
+    return _Lapping(form, lanes).kernel(workload["main"])
+
+
+def _name(stage: Stage) -> str:
+    """Of the stage and what it makes: an argument of the kernel may be called as a stage is."""
+    return f"lapped_{stage.name}"
+
+
+class _Lapping:
+    """Stages inside a row have its elements in the order of the vectors, those that are in two of
+    them twice."""
+
+    def __init__(self, form: Rows, lanes: int) -> None:
+        self._form = form
+        self._lanes = lanes
+        self._columns = ceil(form.columns / lanes) * lanes
+        self._inside = {stage.writes for stage in form.stages if form.runs_along(stage)}
+        self._buffers = {
+            region.source.name: region.source
+            for stage in form.stages
+            for region in stage.node.reads
+        }
+        self._tensors: dict[str, Any] = {}
+
+    def kernel(self, function: Any) -> Any:
+        made = [stage.writes for stage in self._form.stages]
+        given = [name for name in self._buffers if name not in made]
+        for name in given:
+            self._tensors[name] = te.placeholder(
+                tuple(int(size) for size in self._buffers[name].shape),
+                dtype=str(self._buffers[name].dtype),
+                name=name,
+            )
+        for stage in self._form.stages:
+            self._tensors[stage.writes] = self._stage(stage)
+        last = self._form.stages[-1]
+        parameters = [self._tensors[name] for name in (*given, last.writes)]
+        text = te.create_prim_func(parameters, index_dtype_override="int64")
+        theirs = {
+            parameter: self._buffers[name]
+            for parameter, name in zip(text.params, given, strict=False)
+        }
+        root = renamed(text.body, theirs).block
+        body = structural_map(
+            root.body,
+            (SBlock, lambda one: self._stored(one, last) if one.name_hint == _name(last) else one),
+        )
+        block = SBlock([], [], [], "root", body, alloc_buffers=root.alloc_buffers)
+        whole = SBlockRealize([], tirx.const(True, "bool"), block)
+        return tvm.IRModule({"main": function.with_body(whole)})
+
+    def _place(self, element: Any) -> Any:
+        """Of an element of the vectors, in the row."""
+        first = tirx.min(element // self._lanes * self._lanes, self._form.columns - self._lanes)
+        return first + element % self._lanes
+
+    def _stage(self, stage: Stage) -> Any:
+        variables = [variable.var for variable in stage.node.iter_vars]
+        along = self._along(stage)
+        reduced = [place for place, axis in enumerate(stage.axes) if axis.reduces]
+        sizes = [axis.extent for axis in stage.axes]
+        if along is not None:
+            sizes[along] = self._columns
+        inner = {place: te.reduce_axis((0, sizes[place]), name=f"k{place}") for place in reduced}
+
+        def element(*at: Any) -> Any:
+            spatial = iter(at)
+            axes = [inner[n] if n in inner else next(spatial) for n in range(len(variables))]
+            values = [getattr(one, "var", one) for one in axes]
+            inside = dict(zip(variables, values, strict=True))
+            outside = dict(inside)
+            if along is not None:
+                outside[variables[along]] = self._place(values[along])
+
+            def load(one: Any) -> Any:
+                names = inside if one.source.name in self._inside else outside
+                tensor = self._tensors[one.source.name]
+                return tensor(*(renamed(index, names) for index in one.indices))
+
+            term = structural_map(self._term(stage), (TensorLoad, load))
+            term = renamed(term, outside)
+            if not reduced:
+                return term
+            return self._reduced(stage, term, along, values, list(inner.values()))
+
+        spatial_sizes = tuple(size for place, size in enumerate(sizes) if place not in inner)
+        return te.compute(spatial_sizes, element, name=_name(stage))
+
+    def _along(self, stage: Stage) -> int | None:
+        """Which of its axes runs along the row."""
+        depth = self._form.depth
+        places = range(depth, len(stage.axes))
+        return next((n for n in places if stage.axes[n].extent == self._form.columns), None)
+
+    def _term(self, stage: Stage) -> Any:
+        """What it stores, or reduces."""
+        store = stage.node.body
+        if not stage.reduces:
+            return store.value
+        value = store.value
+        own = getattr(value, "a", None)
+        if not (
+            isinstance(value, tirx.Add | tirx.Max | tirx.Min)
+            and isinstance(own, TensorLoad)
+            and own.source.same_as(store.buffer)
+            and structural_equal(list(own.indices), list(store.indices))
+        ):
+            raise ValueError(f"{stage.name} reduces rows in a way that is not known")
+        return value.b
+
+    def _reduced(
+        self, stage: Stage, term: Any, along: int | None, values: list[Any], axes: list[Any]
+    ) -> Any:
+        value = stage.node.body.value
+        if isinstance(value, tirx.Add):
+            if not sums_from_zero(stage):
+                raise ValueError(f"{stage.name} adds to something")
+            if along is not None:
+                # The last vector's first elements are in the one before, too.
+                begin = self._columns - self._lanes
+                end = begin + self._columns - self._form.columns
+                again = tirx.And(values[along] >= begin, values[along] < end)
+                term = tirx.Select(again, tirx.const(0, str(term.ty.dtype)), term)
+            return te.sum(term, axes)
+        return (te.max if isinstance(value, tirx.Max) else te.min)(term, axes)
+
+    def _stored(self, made: Any, stage: Stage) -> Any:
+        """The last stage, which stores to where its elements are."""
+        *rows, element = (variable.var for variable in made.iter_vars)
+        theirs = [variable.var for variable in stage.node.iter_vars]
+        place = dict(zip(theirs, [*rows, self._place(element)], strict=True))
+        kept = stage.node.body
+        indices = [renamed(index, place) for index in kept.indices]
+        store = tirx.BufferStore(kept.buffer, made.body.value, indices)
+        writes = [renamed(region, place) for region in stage.node.writes]
+        return SBlock(made.iter_vars, made.reads, writes, made.name_hint, store)
