@@ -197,7 +197,7 @@ def _pictures() -> dict[str, Callable[[], Made]]:
 
 def _as_used() -> dict[str, Callable[[], Made]]:
     """Of common sizes: sentences of 128 words, pictures of the size each was trained for, 30 s of
-    speech."""
+    speech, and one."""
     import timm
     import torch
     import torchvision.models as tv
@@ -219,12 +219,17 @@ def _as_used() -> dict[str, Callable[[], Made]]:
     heard = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in _TINY.items()}
     named = ("deit_small_patch16_224", "convnext_tiny", "swin_tiny_patch4_window7_224")
     named += ("mobilenetv4_conv_small", "efficientformer_l1", "mobilevit_xs", "regnety_008")
+    named += ("inception_v3",)
     return {
         "minilm": words("BertModel", tf.BertConfig(**small, intermediate_size=1536)),
         "distilbert": words("DistilBertModel", tf.DistilBertConfig()),
         "whisper_tiny_encoder": lambda: (
             tf.WhisperModel(tf.WhisperConfig(**heard, d_model=384)).encoder,
             (torch.randn(1, 80, 3000),),
+        ),
+        "wav2vec2_of_4_layers": lambda: (
+            tf.Wav2Vec2Model(tf.Wav2Vec2Config(num_hidden_layers=4)),
+            (torch.randn(1, 16000),),
         ),
         "segformer_b0": lambda: (
             tf.SegformerForSemanticSegmentation(tf.SegformerConfig(num_labels=150)),
