@@ -28,13 +28,18 @@ def lapped(workload: Any, lanes: int) -> Any:
     """`workload` rewritten, its rows as vectors of `lanes`; its arguments stay as they are.
 
     Raises:
-        ValueError: its stages are no rows, vectors of so many divide them or are longer, or it
-            reduces them otherwise than to a sum from nought, a largest or a least element.
+        ValueError: its stages are no rows, vectors of so many divide them or are longer, a stage
+            reads another place of a row than its own, an inner one leaves the kernel, or it reduces
+            them otherwise than to a sum from nought, a largest or a least element.
     """
     form = rows_of(workload)
     if form is None or not lanes < form.columns or form.columns % lanes == 0:
         raise ValueError(f"no rows of which vectors of {lanes} could overlap")
     return _Lapping(form, lanes).kernel(workload["main"])
+
+
+def _written(stage: Stage) -> Any:
+    return stage.node.writes[0].source
 
 
 def _name(stage: Stage) -> str:
@@ -50,32 +55,28 @@ class _Lapping:
         self._form = form
         self._lanes = lanes
         self._columns = ceil(form.columns / lanes) * lanes
-        self._inside = {stage.writes for stage in form.stages if form.runs_along(stage)}
-        self._buffers = {
-            region.source.name: region.source
-            for stage in form.stages
-            for region in stage.node.reads
-        }
-        self._tensors: dict[str, Any] = {}
+        self._tensors: list[tuple[Any, Any]] = []  # by buffers, for two may have one name
 
     def kernel(self, function: Any) -> Any:
-        made = [stage.writes for stage in self._form.stages]
-        given = [name for name in self._buffers if name not in made]
-        for name in given:
-            self._tensors[name] = te.placeholder(
-                tuple(int(size) for size in self._buffers[name].shape),
-                dtype=str(self._buffers[name].dtype),
-                name=name,
-            )
+        *inner, last = self._form.stages
+        regions = [region for stage in self._form.stages for region in stage.node.reads]
+        given = [
+            parameter
+            for parameter in function.params
+            if any(parameter.same_as(region.source) for region in regions)
+        ]
+        for stage in inner:
+            if any(parameter.same_as(_written(stage)) for parameter in function.params):
+                raise ValueError(f"{stage.name} makes another result of the kernel")
+        for number, buffer in enumerate(given):
+            shape = tuple(int(size) for size in buffer.shape)
+            made = te.placeholder(shape, dtype=str(buffer.dtype), name=f"given_{number}")
+            self._tensors.append((buffer, made))
         for stage in self._form.stages:
-            self._tensors[stage.writes] = self._stage(stage)
-        last = self._form.stages[-1]
-        parameters = [self._tensors[name] for name in (*given, last.writes)]
+            self._tensors.append((_written(stage), self._stage(stage)))
+        parameters = [self._of(buffer) for buffer in (*given, _written(last))]
         text = te.create_prim_func(parameters, index_dtype_override="int64")
-        theirs = {
-            parameter: self._buffers[name]
-            for parameter, name in zip(text.params, given, strict=False)
-        }
+        theirs = dict(zip(text.params, given, strict=False))
         root = renamed(text.body, theirs).block
         body = structural_map(
             root.body,
@@ -84,6 +85,24 @@ class _Lapping:
         block = SBlock([], [], [], "root", body, alloc_buffers=root.alloc_buffers)
         whole = SBlockRealize([], tirx.const(True, "bool"), block)
         return tvm.IRModule({"main": function.with_body(whole)})
+
+    def _of(self, buffer: Any) -> Any:
+        """The tensor in its place.
+
+        Raises:
+            ValueError: there is none yet.
+        """
+        found = [made for known, made in self._tensors if known.same_as(buffer)]
+        if not found:
+            raise ValueError(f"{buffer.name} is read before it is made")
+        return found[0]
+
+    def _inside(self, buffer: Any) -> bool:
+        """Whether it has whole rows that the kernel itself makes."""
+        return any(
+            _written(stage).same_as(buffer) and self._form.runs_along(stage)
+            for stage in self._form.stages
+        )
 
     def _place(self, element: Any) -> Any:
         """Of an element of the vectors, in the row."""
@@ -109,9 +128,11 @@ class _Lapping:
                 outside[variables[along]] = self._place(values[along])
 
             def load(one: Any) -> Any:
-                names = inside if one.source.name in self._inside else outside
-                tensor = self._tensors[one.source.name]
-                return tensor(*(renamed(index, names) for index in one.indices))
+                names = outside
+                if self._inside(one.source):
+                    self._check_own(stage, one, variables, along)
+                    names = inside
+                return self._of(one.source)(*(renamed(index, names) for index in one.indices))
 
             term = structural_map(self._term(stage), (TensorLoad, load))
             term = renamed(term, outside)
@@ -121,6 +142,14 @@ class _Lapping:
 
         spatial_sizes = tuple(size for place, size in enumerate(sizes) if place not in inner)
         return te.compute(spatial_sizes, element, name=_name(stage))
+
+    def _check_own(self, stage: Stage, load: Any, variables: list[Any], along: int | None) -> None:
+        """That a stage reads a row that the kernel has made at its own row and element."""
+        depth = self._form.depth
+        rows = all(load.indices[n].same_as(variables[n]) for n in range(depth))
+        (column,) = (n for n in range(depth, len(load.indices)) if int(load.source.shape[n]) > 1)
+        if not rows or along is None or not load.indices[column].same_as(variables[along]):
+            raise ValueError(f"{stage.name} reads {load.source.name} elsewhere")
 
     def _along(self, stage: Stage) -> int | None:
         """Which of its axes runs along the row."""
@@ -158,7 +187,13 @@ class _Lapping:
                 again = tirx.And(values[along] >= begin, values[along] < end)
                 term = tirx.Select(again, tirx.const(0, str(term.ty.dtype)), term)
             return te.sum(term, axes)
-        return (te.max if isinstance(value, tirx.Max) else te.min)(term, axes)
+        reduced, first = (
+            (te.max, te.min_value) if isinstance(value, tirx.Max) else (te.min, te.max_value)
+        )
+        dtype = str(value.ty.dtype)
+        if not structural_equal(stage.node.init.value, first(dtype)):
+            raise ValueError(f"{stage.name} begins with something")
+        return reduced(term, axes)
 
     def _stored(self, made: Any, stage: Stage) -> Any:
         """The last stage, which stores to where its elements are."""

@@ -43,6 +43,8 @@ def _unsigned(model: onnx.ModelProto) -> onnx.ModelProto:
         if weights is None or weights.dtype != np.int8:
             continue
         node.input.extend([""] * (zero + 1 - len(node.input)))
+        if node.input[zero] and node.input[zero] not in graph.constants:
+            continue
         nought = graph.constants.get(node.input[zero], np.zeros((), np.int8))
         for at, array in ((place, weights), (zero, nought)):
             node.input[at] = graph.fresh("unsigned")

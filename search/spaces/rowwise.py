@@ -168,9 +168,18 @@ def _first_again(form: Rows) -> Stage | None:
 
 def _reads(stage: Stage, form: Rows) -> Iterator[str]:
     """Names of the buffers that it reads, those of the stages that are computed in it included."""
-    makers = {maker.writes: maker for maker in form.stages if _inlined(maker, form)}
-    for name in stage.reads:
-        yield from _reads(makers[name], form) if name in makers else (name,)
+    for region in stage.node.reads:
+        maker = next((one for one in form.stages if _makes(one, region)), None)
+        if maker is not None and _inlined(maker, form):
+            yield from _reads(maker, form)
+        else:
+            yield region.source.name
+
+
+def _makes(stage: Stage, region: Any) -> bool:
+    """Not by its name: an argument of the kernel may be called as what a stage makes."""
+    made: bool = stage.node.writes[0].source.same_as(region.source)
+    return made
 
 
 def rows_estimate(form: Rows, one: Stride, machine: Hardware) -> float:
@@ -237,8 +246,7 @@ def _shares(rows: int, cores: int) -> int:
 
 def _inlined(stage: Stage, form: Rows) -> bool:
     """Whether it is computed in the one elementwise stage that reads it."""
-    # An argument of the kernel may be called as what another stage makes is.
-    readers = [one for one in form.stages if one is not stage and stage.writes in one.reads]
+    readers = [one for one in form.stages if any(_makes(stage, r) for r in one.node.reads)]
     return not stage.reduces and len(readers) == 1 and not readers[0].reduces
 
 

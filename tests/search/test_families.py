@@ -142,24 +142,85 @@ def test_rows_of_vectors_that_overlap_are_right(target, workers, tmp_path: Path)
     assert seen == {("softmax", 197), ("layer_norm", 45), ("log_softmax", 77)}
 
 
-def test_a_result_may_be_called_as_what_is_computed_before_it(
-    target, workers, tmp_path: Path
+@pytest.mark.parametrize(
+    ("operator", "name"),
+    [("LogSoftmax", "compute"), ("Softmax", "T_softmax_exp"), ("Softmax", "T_softmax_maxelem")],
+)
+@pytest.mark.parametrize("columns", [80, 77])
+def test_arguments_may_be_called_as_what_is_computed(
+    target, workers, tmp_path: Path, operator: str, name: str, columns: int
 ) -> None:
-    """As logarithms of a softmax are: they are rows like others."""
+    """Inputs keep their names, and the result of a LogSoftmax has that of its sum: they are rows
+    like others."""
+    from tunefarm.search.spaces.lapped_rows import lapped_rows_space
     from tunefarm.search.spaces.rowwise import rowwise_space
 
-    nodes = [helper.make_node("LogSoftmax", ["x"], ["y"], axis=-1)]
-    given, made = [("x", [3, 4, 80])], [("y", [3, 4, 80])]
-    model = models.save(tmp_path / "logs.onnx", nodes, given, made, [])
+    nodes = [helper.make_node(operator, [name], ["y"], axis=-1)]
+    given, made = [(name, [3, 4, columns])], [("y", [3, 4, columns])]
+    model = models.save(tmp_path / "named.onnx", nodes, given, made, [])
     program = imported(tmp_path, model, target)
     (task,) = program.tasks
     bench = Bench(program, task, target, workers, tmp_path)
-    space = rowwise_space(bench.workload, target)
+    space = (rowwise_space if columns == 80 else lapped_rows_space)(bench.workload, target)
     assert space is not None
-    for number, one in enumerate(random.Random(0).sample(list(space.modelled()), 4)):
-        proposal = space.realise(one.point, 0)
-        assert proposal is not None
-        bench.check(proposal, str(number))
+    proposal = space.realise(space.modelled()[-1].point, 0)
+    assert proposal is not None
+    bench.check(proposal, "named")
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        lambda t, i, j: t[i, 20 - j],
+        lambda t, i, j: t[i, j] - t[i, 20],
+        lambda t, i, j: t[j, i],
+    ],
+    ids=["backwards", "less one", "turned"],
+)
+def test_rows_that_are_read_elsewhere_are_left_alone(last: Any) -> None:
+    """An inner stage's elements lie in the order of the vectors."""
+    import tvm
+    from tvm import te
+
+    from tunefarm.search.lapping import lapped
+
+    def kernel(stored: Any) -> Any:
+        x = te.placeholder((21, 21), name="x")
+        t = te.compute((21, 21), lambda i, j: te.exp(x[i, j]), name="t")
+        k = te.reduce_axis((0, 21), name="k")
+        s = te.compute((21,), lambda i: te.sum(t[i, k], k), name="s")
+        y = te.compute((21, 21), lambda i, j: stored(t, i, j) / s[i], name="y")
+        return tvm.IRModule({"main": te.create_prim_func([x, y])})
+
+    assert lapped(kernel(lambda t, i, j: t[i, j]), 8) is not None
+    with pytest.raises(ValueError, match="elsewhere"):
+        lapped(kernel(last), 8)
+
+
+def test_what_rows_begin_with_is_looked_at() -> None:
+    """And inner results that leave the kernel."""
+    import tvm
+    from tvm import te, tirx
+
+    from tunefarm.search.lapping import lapped
+
+    def kernel(first: float, outputs: int) -> Any:
+        x = te.placeholder((3, 21), name="x")
+        t = te.compute((3, 21), lambda i, j: x[i, j] * x[i, j], name="t")
+        most = te.comm_reducer(
+            lambda a, b: tirx.max(a, b), lambda kind: tirx.const(first, kind), name="most"
+        )
+        k = te.reduce_axis((0, 21), name="k")
+        m = te.compute((3,), lambda i: most(t[i, k], axis=k), name="m")
+        y = te.compute((3, 21), lambda i, j: t[i, j] - m[i], name="y")
+        return tvm.IRModule({"main": te.create_prim_func([x, *[t][:outputs], y])})
+
+    least = te.min_value("float32").value
+    assert lapped(kernel(least, 0), 8) is not None
+    with pytest.raises(ValueError, match="begins"):
+        lapped(kernel(0.0, 0), 8)
+    with pytest.raises(ValueError, match="another result"):
+        lapped(kernel(least, 1), 8)
 
 
 def test_kernels_that_tiles_divide_have_no_overlapping_ones(target, tmp_path: Path) -> None:
