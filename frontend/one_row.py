@@ -10,42 +10,39 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import helper
 
-from tunefarm.frontend.onnx_passes import Graph, Shape, attribute, graphs_of, is_standard
+from tunefarm.frontend.onnx_passes import Array, Graph, attribute, is_standard, set_attribute
+from tunefarm.frontend.unit_axes import OF_ELEMENTS
+from tunefarm.frontend.walk import Walk
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _OF_CHANNELS = frozenset(
     {"BatchNormalization", "GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"}
 )
 """Of images as of rows, whatever else they read has one element for each channel."""
-_OF_ELEMENTS = frozenset(
-    {
-        *("Abs", "Add", "Ceil", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),
-        *("HardSwish", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow"),
-        *("Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub"),
-        *("Tanh", "Where"),
-    }
-)
+_OF_ELEMENTS = OF_ELEMENTS | {"PRelu", "Softsign", "Where"}
 """Each element of the result is made of those at its place, broadcast from the right."""
 _BROADCASTS_FROM_THE_RIGHT = 7
 """The opset since which sums do."""
-_ALONG = {"dilations": 1, "kernel_shape": 1, "strides": 1}
-"""What an axis of one has of these attributes, which are by axis."""
+_BY_AXIS = ("dilations", "kernel_shape", "strides")
+"""Attributes, of which an axis of one has one."""
 
 
 def rows_as_images(graph: Graph) -> None:
     """Leaves no convolution of one dimension whose sizes and weights are known, where nothing
     branches."""
-    convolves = any(node.op_type == "Conv" for node in graph.nodes)
-    # What a branch or a loop reads of the graph around it is in no node's inputs.
-    branches = any(True for node in graph.nodes for _ in graphs_of(node))
-    if convolves and not branches and graph.opset >= _BROADCASTS_FROM_THE_RIGHT:
+    of_rows = any(_weights(graph, node).ndim == 3 for node in graph.nodes if node.op_type == "Conv")
+    if of_rows and not graph.branches() and graph.opset >= _BROADCASTS_FROM_THE_RIGHT:
         _Rows(graph).run()
 
 
-class _Rows:
-    """Walks the graph in order.
+def _weights(graph: Graph, convolution: onnx.NodeProto) -> Array:
+    """Of no axes where they are computed."""
+    return graph.constants.get(convolution.input[1], np.zeros(()))
+
+
+class _Rows(Walk):
+    """Tensors of three axes as those of four.
 
     Attributes:
         images: the four-dimensional twin of a three-dimensional tensor, by its name.
@@ -54,27 +51,14 @@ class _Rows:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.shapes = graph.shapes()
-        self.nodes: list[onnx.NodeProto] = []
+        super().__init__(graph)
         self.images: dict[str, str] = {}
         self.moved: set[str] = set()
         self.missing: set[str] = set()
 
-    def run(self) -> None:
-        for node in self.graph.nodes:
-            if not (is_standard(node) and self._moves(node)):
-                for name in node.input:
-                    self._make(name)
-                self.nodes.append(node)
-        for output in self.graph.model.graph.output:
-            self._make(output.name)
-        self.graph.nodes = self.nodes
-
-    def _moves(self, node: onnx.NodeProto) -> bool:
-        """Whether it was written as one of images."""
+    def moves(self, node: onnx.NodeProto) -> bool:
         made = node.output[0]
-        if len(self.shapes.get(made, ())) != 3 or any(node.output[1:]):
+        if not is_standard(node) or len(self.shapes.get(made, ())) != 3 or any(node.output[1:]):
             return False
         # Of a reshape's sizes nought says something else.
         if any(0 in self.shapes.get(name, ()) for name in (made, *node.input)):
@@ -89,7 +73,7 @@ class _Rows:
             axis = attribute(node, "axis", 0)
             if not all(len(self.shapes.get(name, ())) == 3 for name in node.input):
                 return False
-            _set(node, "axis", (0, 1, 3)[axis])
+            set_attribute(node, "axis", (0, 1, 3)[axis])
         elif node.op_type in _OF_ELEMENTS:
             if not all(len(self.shapes.get(n, (1,) * 4)) <= 3 for n in node.input if n):
                 return False
@@ -100,8 +84,8 @@ class _Rows:
         return True
 
     def _convolution(self, node: onnx.NodeProto) -> bool:
-        weights = self.graph.constants.get(node.input[1])
-        if weights is None or weights.ndim != 3 or len(self.shapes.get(node.input[0], ())) != 3:
+        rank = len(self.shapes.get(node.input[0], ()))
+        if rank != 3 or _weights(self.graph, node).ndim != 3:
             return False
         _along(node)
         self._done(node, [0, 1])
@@ -129,32 +113,20 @@ class _Rows:
                 constant = self.graph.constants[name].reshape(as_image)
                 self.graph.constants[self.images[name]] = constant
             else:
-                self._reshape(name, self.images[name], as_image)
+                self.reshape(name, self.images[name], as_image)
         return self.images[name]
 
-    def _make(self, name: str) -> None:
-        """A tensor that somebody needs as it was."""
+    def make(self, name: str) -> None:
         if name in self.missing:
             self.missing.remove(name)
-            self._reshape(self.images[name], name, self.shapes[name])
-
-    def _reshape(self, source: str, made: str, shape: Shape) -> None:
-        wanted = self.graph.fresh(f"{made}/shape")
-        self.graph.constants[wanted] = np.array(shape, np.int64)
-        self.nodes.append(helper.make_node("Reshape", [source, wanted], [made]))
+            self.reshape(self.images[name], name, self.shapes[name])
 
 
 def _along(node: onnx.NodeProto) -> None:
     """Its attributes for an image of one row, which nothing is put around."""
-    for name, alone in _ALONG.items():
+    for name in _BY_AXIS:
         if given := attribute(node, name, None):
-            _set(node, name, [alone, *given])
+            set_attribute(node, name, [1, *given])
     if pads := attribute(node, "pads", None):
         before, after = pads
-        _set(node, "pads", [0, before, 0, after])
-
-
-def _set(node: onnx.NodeProto, name: str, value: int | list[int]) -> None:
-    kept = [one for one in node.attribute if one.name != name]
-    del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+        set_attribute(node, "pads", [0, before, 0, after])

@@ -91,6 +91,10 @@ class Graph:
                 found[name].append(node)
         return found
 
+    def branches(self) -> bool:
+        """Whether there are graphs inside it: what those read of it is in no node's inputs."""
+        return any(True for node in self.nodes for _ in graphs_of(node))
+
     def rename(self, names: dict[str, str]) -> None:
         """Let every consumer of a key read its value instead."""
 
@@ -187,6 +191,17 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     """Of a node, `default` where it has no such attribute."""
     values = (helper.get_attribute_value(a) for a in node.attribute if a.name == name)
     return next(values, default)
+
+
+def set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
+    unset_attribute(node, name)
+    node.attribute.append(helper.make_attribute(name, value))
+
+
+def unset_attribute(node: onnx.NodeProto, name: str) -> None:
+    kept = [one for one in node.attribute if one.name != name]
+    del node.attribute[:]
+    node.attribute.extend(kept)
 
 
 def fold_constants(graph: Graph) -> None:

@@ -9,16 +9,22 @@ computes the same before such a reshape as behind it; moved down, two of them me
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
 import onnx
 from onnx import helper
 
-from tunefarm.frontend.onnx_passes import Graph, Shape, attribute
+from tunefarm.frontend.onnx_passes import (
+    Graph,
+    Shape,
+    attribute,
+    set_attribute,
+    unset_attribute,
+)
+from tunefarm.frontend.walk import Walk
 
 _RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-_OF_ELEMENTS = frozenset(
+OF_ELEMENTS = frozenset(
     {
         *("Abs", "Add", "Cast", "Ceil", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu"),
         *("HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul"),
@@ -39,9 +45,7 @@ _OPSET = 13
 def sink_unit_axes(graph: Graph) -> None:
     """Leaves no such reshape between a product and what follows it, where nothing else needs it."""
     reshapes = any(node.op_type in _RESHAPES for node in graph.nodes)
-    # What a branch or a loop reads of the graph around it is in no node's inputs.
-    branches = any(a.HasField("g") or a.graphs for node in graph.nodes for a in node.attribute)
-    if reshapes and not branches and graph.opset >= _OPSET:
+    if reshapes and not graph.branches() and graph.opset >= _OPSET:
         _Sinking(graph).run()
 
 
@@ -54,23 +58,13 @@ class _View:
     there: bool = False
 
 
-@dataclass
-class _Sinking:
-    graph: Graph
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    views: dict[str, _View] = field(default_factory=dict)
-    shapes: dict[str, Shape] = field(default_factory=dict)
+class _Sinking(Walk):
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.views: dict[str, _View] = {}
 
-    def run(self) -> None:
-        self.shapes = self.graph.shapes()
-        for node in self.graph.nodes:
-            if not self._is_view(node) and not self._moves(node):
-                for name in node.input:
-                    self._make(name)
-                self.nodes.append(node)
-        for output in self.graph.model.graph.output:
-            self._make(output.name)
-        self.graph.nodes = self.nodes
+    def moves(self, node: onnx.NodeProto) -> bool:
+        return self._is_view(node) or self._moves(node)
 
     def _is_view(self, node: onnx.NodeProto) -> bool:
         """Takes note of a reshape of unit axes; of another one of a view, reads what that is of."""
@@ -83,7 +77,7 @@ class _Sinking:
                 self.views[made] = _View(source)
                 return True
             if source != given and node.op_type == "Reshape":
-                self._reshape(source, made)
+                self.reshape(source, made, self.shapes[made])
                 return True
         return False
 
@@ -102,7 +96,7 @@ class _Sinking:
             return self._gemm(node, source)
         if _core(self.shapes[source]) != _core(self.shapes[made]):
             return False  # something else is broadcast over it
-        if node.op_type in _OF_ELEMENTS:
+        if node.op_type in OF_ELEMENTS:
             return self._elements(node, source)
         rank = len(self.shapes[node.input[0]])
         if node.op_type in _OF_TENSORS:
@@ -114,11 +108,11 @@ class _Sinking:
                 return False
             if len(self.shapes[source]) < 1 or not self._alone(node):
                 return False
-            _set(node, "axis", -1)
+            set_attribute(node, "axis", -1)
         else:
             return False
         if node.op_type in _OF_TENSORS:
-            _unset(node, "axis")  # of one number there is none
+            unset_attribute(node, "axis")  # of one number there is none
         return self._done(node, {0: source}, self.shapes[source])
 
     def _alone(self, node: onnx.NodeProto) -> bool:
@@ -188,7 +182,7 @@ class _Sinking:
         for place, name in read.items():
             node.input[place] = name
         for name in node.input:
-            self._make(name)
+            self.make(name)
         made = node.output[0]
         if shape == self.shapes[made]:
             self.nodes.append(node)
@@ -211,35 +205,18 @@ class _Sinking:
         if name in self.graph.constants:
             self.graph.constants[made] = self.graph.constants[name].reshape(shape)
         else:
-            self._make(name)
-            self._reshape(name, made)
+            self.make(name)
+            self.reshape(name, made, self.shapes[made])
         return made
 
-    def _make(self, name: str) -> None:
-        """A tensor that somebody needs as it is."""
+    def make(self, name: str) -> None:
         view = self.views.get(name)
         if view is not None and not view.there:
             view.there = True
-            self._reshape(view.source, name)
-
-    def _reshape(self, source: str, made: str) -> None:
-        wanted = f"{made}/shape"
-        self.graph.constants[wanted] = np.array(self.shapes[made], np.int64)
-        self.nodes.append(helper.make_node("Reshape", [source, wanted], [made]))
+            self.reshape(view.source, name, self.shapes[name])
 
 
 def _core(shape: Shape) -> Shape:
     """Without its first axes of one."""
     first = next((n for n, size in enumerate(shape) if size != 1), len(shape))
     return shape[first:]
-
-
-def _set(node: onnx.NodeProto, name: str, value: int) -> None:
-    _unset(node, name)
-    node.attribute.append(helper.make_attribute(name, value))
-
-
-def _unset(node: onnx.NodeProto, name: str) -> None:
-    kept = [one for one in node.attribute if one.name != name]
-    del node.attribute[:]
-    node.attribute.extend(kept)

@@ -12,13 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import te, tirx
-from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlock
-from tvm_ffi import structural_map
 
-from tunefarm.search import replay
-from tunefarm.search.spaces.form import Reduction, load_of, reduction_of, sums_from_zero
-from tunefarm.search.splice import renamed, spliced
+from tunefarm.search.restaged import indices_of, inlined, restaged, stored_at
+from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
 
 WEIGHTS, PRODUCT, STORE = "filled_weights", "filled_product", "filled_store"
 """Names of the stages that `filled` makes, in the order of the text."""
@@ -37,18 +34,7 @@ def filled(workload: Any, lanes: int) -> Any:
         raise ValueError(f"no groups of columns that could be filled up to vectors of {lanes}")
     workload, form = inlined(workload, whole)
     made = _stages(form, lanes)
-    sources = {region.source.name: region.source for region in form.block.node.reads}
-    assert form.other is not None
-    theirs = (sources[form.other.buffer], sources[form.vector.buffer])
-    stages = renamed(made.body, dict(zip(made.params, theirs, strict=False))).block
-    fill, product, store = stages.body.seq
-    guarded = structural_map(store, (SBlock, lambda block: _guarded(block, form, lanes)))
-    text = (fill, product, guarded)
-    if not form.after:
-        return spliced(workload["main"], {form.block.name: text}, stages.alloc_buffers)
-    (last,) = form.after
-    instead = {form.block.name: text, last.name: ()}
-    return spliced(workload["main"], instead, stages.alloc_buffers, form.block.writes)
+    return restaged(workload, form, made, lambda copy: _guarded(copy, form, lanes))
 
 
 def fillable(form: Reduction, lanes: int) -> bool:
@@ -67,16 +53,6 @@ def fillable(form: Reduction, lanes: int) -> bool:
         and form.extent(form.column) % columns == 0
         and sums_from_zero(form.block)
     )
-
-
-def inlined(workload: Any, form: Reduction) -> tuple[Any, Reduction]:
-    """The kernel with at most one stage after its reduction."""
-    schedule = replay.new_schedule(workload, seed=1)
-    for stage in (*form.copies, *form.after[:-1]):
-        schedule.compute_inline(schedule.get_sblock(stage.name))
-    plain = reduction_of(schedule.mod)
-    assert plain is not None, "inlining leaves the reduction as it is"
-    return schedule.mod, plain
 
 
 def _stages(form: Reduction, lanes: int) -> Any:
@@ -117,34 +93,14 @@ def _stages(form: Reduction, lanes: int) -> Any:
     return te.create_prim_func([data, weights, stored], index_dtype_override="int64")
 
 
-def indices_of(form: Reduction, values: dict[int, Any]) -> list[Any]:
-    """Where the broadcast operand is read, for these values of the axes."""
-    axes = [variable.var for variable in form.block.node.iter_vars]
-    known = {axes[axis]: getattr(value, "var", value) for axis, value in values.items()}
-    return [renamed(index, known) for index in load_of(form).indices]
-
-
-def _guarded(copy: Any, form: Reduction, lanes: int) -> Any:
-    """The copy of the product as the store of the result: what follows the reduction is applied,
-    and filled columns are left out; whole vectors of the others need no look at each element."""
+def _guarded(copy: Any, form: Reduction, lanes: int) -> SBlock:
+    """The store of the result: filled columns are left out; whole vectors of the others need no
+    look at each element."""
     columns = form.limits[form.column]
     *spatial, group, one = (variable.var for variable in copy.iter_vars)
-    (product,) = copy.reads
-    kept = (form.after[-1] if form.after else form.block).node
-    axes = [v.var for v in kept.iter_vars if int(v.iter_type) != tirx.IterVar.CommReduce]
-    place = dict(zip(axes, [*spatial, group * columns + one], strict=True))
 
-    def of_product(load: Any) -> Any:
-        return copy.body.value if load.source.name == form.block.writes else load
+    def guarded(written: Any) -> Any:
+        alone = tirx.IfThenElse(one < columns, written, None)
+        return tirx.IfThenElse(one // lanes < columns // lanes, written, alone)
 
-    store = kept.body
-    value = structural_map(store.value, (TensorLoad, of_product)) if form.after else copy.body.value
-    written = tirx.BufferStore(
-        store.buffer, renamed(value, place), [renamed(i, place) for i in store.indices]
-    )
-    alone = tirx.IfThenElse(one < columns, written, None)
-    body = tirx.IfThenElse(one // lanes < columns // lanes, written, alone)
-    others = [region for region in kept.reads if region.source.name != form.block.writes]
-    reads = [product, *(renamed(region, place) for region in others if form.after)]
-    writes = [renamed(region, place) for region in kept.writes]
-    return SBlock(copy.iter_vars, reads, writes, STORE, body)
+    return stored_at(copy, form, [*spatial, group * columns + one], guarded)

@@ -14,14 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import te, tirx
-from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlock
-from tvm_ffi import structural_map
 
-from tunefarm.search.filling import indices_of, inlined
+from tunefarm.search.restaged import indices_of, inlined, restaged, stored_at
 from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
 from tunefarm.search.spaces.tile import tiled_rows
-from tunefarm.search.splice import renamed, spliced
 
 PRODUCT, STORE = "overlapped_product", "overlapped_store"
 """Names of the stages that `overlapped` makes, in the order of the text."""
@@ -40,17 +37,12 @@ def overlapped(workload: Any, rows: int) -> Any:
         raise ValueError(f"no rows that tiles of {rows} could overlap on")
     workload, form = inlined(workload, whole)
     made = _stages(form, rows)
-    sources = {region.source.name: region.source for region in form.block.node.reads}
-    assert form.other is not None
-    theirs = (sources[form.other.buffer], sources[form.vector.buffer])
-    stages = renamed(made.body, dict(zip(made.params, theirs, strict=False))).block
-    product, store = stages.body.seq
-    stored = structural_map(store, (SBlock, lambda block: _stored(block, form, rows)))
-    if not form.after:
-        return spliced(workload["main"], {form.block.name: (product, stored)}, stages.alloc_buffers)
-    (last,) = form.after
-    instead = {form.block.name: (product, stored), last.name: ()}
-    return spliced(workload["main"], instead, stages.alloc_buffers, form.block.writes)
+
+    def stored(copy: Any) -> SBlock:
+        at = [variable.var for variable in copy.iter_vars]
+        return stored_at(copy, form, _places(form, rows, at))
+
+    return restaged(workload, form, made, stored)
 
 
 def overlappable(form: Reduction, rows: int) -> bool:
@@ -83,7 +75,7 @@ def _places(form: Reduction, rows: int, at: Sequence[Any]) -> list[Any]:
 
 def _stages(form: Reduction, rows: int) -> Any:
     """The stages as a function of the broadcast operand and the weights; the last one is a copy,
-    which `_stored` makes the store that it is to be."""
+    which becomes the store."""
     vector, other = form.vector, form.other
     assert other is not None
     data = te.placeholder(other.shape, name="data")
@@ -107,25 +99,3 @@ def _stages(form: Reduction, rows: int) -> Any:
     multiplied = te.compute(tuple(shape), product, name=PRODUCT)
     stored = te.compute(tuple(shape), lambda *at: multiplied(*at), name=STORE)
     return te.create_prim_func([data, weights, stored], index_dtype_override="int64")
-
-
-def _stored(copy: Any, form: Reduction, rows: int) -> Any:
-    """The copy of the product as the store of the result: what follows the reduction is applied."""
-    at = [variable.var for variable in copy.iter_vars]
-    (product,) = copy.reads
-    kept = (form.after[-1] if form.after else form.block).node
-    axes = [v.var for v in kept.iter_vars if int(v.iter_type) != tirx.IterVar.CommReduce]
-    place = dict(zip(axes, _places(form, rows, at), strict=True))
-
-    def of_product(load: Any) -> Any:
-        return copy.body.value if load.source.name == form.block.writes else load
-
-    store = kept.body
-    value = structural_map(store.value, (TensorLoad, of_product)) if form.after else copy.body.value
-    body = tirx.BufferStore(
-        store.buffer, renamed(value, place), [renamed(i, place) for i in store.indices]
-    )
-    others = [region for region in kept.reads if region.source.name != form.block.writes]
-    reads = [product, *(renamed(region, place) for region in others if form.after)]
-    writes = [renamed(region, place) for region in kept.writes]
-    return SBlock(copy.iter_vars, reads, writes, STORE, body)

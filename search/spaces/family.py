@@ -17,7 +17,12 @@ W = TypeVar("W", bound="Way")
 
 
 def realised(
-    workload: Any, apply: Callable[[Any], None], point: Point, note: str, about: Description
+    workload: Any,
+    apply: Callable[[Any], None],
+    point: Point,
+    note: str,
+    about: Description,
+    algorithm: str = "",
 ) -> Proposal | None:
     """The proposal of a family's point, None where a primitive refuses it.
 
@@ -25,12 +30,16 @@ def realised(
         apply: schedules the kernel in the schedule that it is given.
         note: the point in words, for the trace.
         about: what the cost model learns from.
+        algorithm: how the kernel was rewritten (`replay.rewritten`), "" where it was not.
     """
     schedule = replay.new_schedule(workload, seed=1)
     try:
         apply(schedule)
     except Exception:  # TVM raises many types for a primitive that cannot be applied
         return None
+    # Both last: once its root is annotated, a schedule may write into the module it was given.
+    if algorithm:
+        replay.mark_algorithm(schedule, algorithm)
     replay.mark_complete(schedule, note)
     return Proposal(point, replay.trace_json(schedule), np.array(about.figures))
 
@@ -81,6 +90,7 @@ class FewWays(Generic[W]):
             given.
         figures: of the kernel and the hardware; what a cost model learns from, besides the way.
         rewritten: the kernel as a way computes it, where that is by another algorithm.
+        algorithm: the name of that.
     """
 
     family: str
@@ -90,6 +100,7 @@ class FewWays(Generic[W]):
     schedule: Callable[[Any, W], None]
     figures: tuple[float, ...]
     rewritten: Callable[[W], Any] | None = None
+    algorithm: Callable[[W], str] = lambda _: ""
 
     @property
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
@@ -121,6 +132,7 @@ class FewWays(Generic[W]):
             Point(0, (chosen,)),
             in_words(self.family, one),
             self._described(one),
+            self.algorithm(one),
         )
 
     def locate(self, trace: str) -> Point | None:

@@ -7,7 +7,6 @@ from math import ceil, log2, prod
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.search import replay
 from tunefarm.search.folding import FOLD, Pooling, fits, fold, pooling_of
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Reduction, reduction_of
@@ -61,6 +60,7 @@ def fold_space(workload: Any, target: Target) -> FewWays[Fold] | None:
         lambda schedule, one: schedule_rows(schedule, one),
         (log2(form.points_written), log2(form.depth), *machine.figures()),
         lambda one: fold(workload, one.lanes),
+        lambda one: f"fold {one.lanes}",
     )
 
 
@@ -78,7 +78,6 @@ def _estimate(form: Reduction, pooling: Pooling, one: Fold, machine: Hardware) -
 
 def schedule_rows(schedule: Any, one: Fold) -> None:
     """Apply `one` to the rewritten, unscheduled kernel in `schedule`."""
-    replay.mark_algorithm(schedule, f"fold {one.lanes}")
     *planes, row = schedule.get_loops(schedule.get_sblock(FOLD))
     schedule.parallel(schedule.fuse(*planes))
     if one.rows > 1:

@@ -133,11 +133,10 @@ class RegisterTileSpace:
             Point(0, values),
             in_words(self._family, tile),
             self._described(tile),
+            self._algorithm,
         )
 
     def _schedule(self, schedule: Any, tile: Tile) -> None:
-        if self._algorithm:
-            replay.mark_algorithm(schedule, self._algorithm)
         maker = schedule.get_sblock(self._maker) if self._maker else None
         schedule_tile(schedule, self._form, tile, maker)
 
@@ -308,7 +307,7 @@ def can_pad(form: Reduction, machine: Hardware) -> bool:
     """Whether the kernel is a plain product of matrices that is worth filling up with zeros to
     whole tiles: where a size has no good divisors, or tiles that divide it have too few sums for
     multiply-adds not to wait for each other."""
-    _, rows_axis = tiled_rows(form)
+    planes_axis, rows_axis = tiled_rows(form)
     operands = [form.vector, *([form.other] if form.other is not None else [])]
     plain = all(axis is not None for operand in operands for axis in operand.plain)
     if (
@@ -317,7 +316,7 @@ def can_pad(form: Reduction, machine: Hardware) -> bool:
         or form.before
         or form.copies
         or form.beyond
-        or [axis for axis in form.rows if form.limits[axis] > 1] != [rows_axis]
+        or planes_axis is not None
     ):
         return False
     if form.extent(form.column) % 16 or form.extent(rows_axis) % 4:

@@ -8,7 +8,7 @@ end (a chain of scalar additions would be bound by their latency).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log2, prod
 from typing import Any
@@ -112,14 +112,27 @@ def rowwise_space(workload: Any, target: Target) -> FewWays[Stride] | None:
     if form is None:
         return None
     again = _again(form, workload)
-    ways = strides(form, machine, again is not None)
+    ways = _strides(form, machine, again is not None)
+    return space_of_rows("rowwise", workload, form, machine, ways, again)
+
+
+def space_of_rows(
+    family: str,
+    workload: Any,
+    form: Rows,
+    machine: Hardware,
+    ways: Sequence[Stride],
+    again: int | None,
+) -> FewWays[Stride] | None:
+    """Of the kernel with these rows, None where there is no way. `again` is the argument that may
+    be asked for ahead."""
     if not ways:
         return None
     return FewWays(
-        "rowwise",
+        family,
         workload,
         ways,
-        lambda one: rows_estimate(form, one, machine),
+        lambda one: _estimate(form, one, machine),
         lambda schedule, one: schedule_rows(schedule, form, one, machine.cores, again),
         (
             log2(form.columns),
@@ -131,7 +144,12 @@ def rowwise_space(workload: Any, target: Target) -> FewWays[Stride] | None:
     )
 
 
-def strides(form: Rows, machine: Hardware, again: bool) -> list[Stride]:
+def widest_strides(form: Rows, machine: Hardware) -> list[Stride]:
+    """Those of whole vectors, which divide the rows."""
+    return [one for one in _strides(form, machine, again=False) if one.lanes == machine.lanes]
+
+
+def _strides(form: Rows, machine: Hardware, again: bool) -> list[Stride]:
     widths = [w for w in machine.widths() if form.columns % w == 0]
     counts = itertools.product(widths, (1, 2, 4, 8), (1, 2, 4))
     aheads = (False, True) if again else (False,)
@@ -182,7 +200,7 @@ def _makes(stage: Stage, region: Any) -> bool:
     return made
 
 
-def rows_estimate(form: Rows, one: Stride, machine: Hardware) -> float:
+def _estimate(form: Rows, one: Stride, machine: Hardware) -> float:
     """Seconds at 3 GHz: vectors, latency of the partial sums, folding them, and reading rows from
     beyond the caches, which a request for the next one hides."""
     vectors = form.columns / one.lanes

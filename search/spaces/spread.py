@@ -13,7 +13,6 @@ from math import ceil, log2, prod
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.search import replay
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
@@ -92,6 +91,7 @@ def spread_space(workload: Any, target: Target) -> FewWays[Strip] | None:
             *machine.figures(),
         ),
         lambda _: kernel.workload,
+        lambda _: f"spread {kernel.lanes}",
     )
 
 
@@ -141,7 +141,6 @@ def _estimate(kernel: Spread, one: Strip, machine: Hardware) -> float:
 
 def schedule_strip(schedule: Any, kernel: Spread, one: Strip) -> None:
     """Apply `one` to the rewritten, unscheduled kernel in `schedule`."""
-    replay.mark_algorithm(schedule, f"spread {kernel.lanes}")
     for name in kernel.after[:-1]:
         schedule.compute_inline(schedule.get_sblock(name))
     product, rows = schedule.get_sblock(PRODUCT), schedule.get_sblock(SPREAD)

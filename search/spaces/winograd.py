@@ -14,7 +14,6 @@ from math import log2
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.search import replay
 from tunefarm.search.cook_toom import LARGEST
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Reduction, reduction_at, stages_of
@@ -132,6 +131,7 @@ def winograd_space(workload: Any, target: Target) -> FewWays[Filtered] | None:
             *machine.figures(),
         ),
         lambda one: algorithms[one.size].workload,
+        lambda one: algorithms[one.size].name,
     )
 
 
@@ -190,7 +190,6 @@ def _estimate(
 
 def schedule_filtered(schedule: Any, algorithm: Algorithm, one: Filtered) -> None:
     """Apply `one` to the rewritten, unscheduled kernel in `schedule`."""
-    replay.mark_algorithm(schedule, algorithm.name)
     for name in (*algorithm.before, FILTERS[0], *algorithm.after[:-1]):
         schedule.compute_inline(schedule.get_sblock(name))
     schedule_tile(schedule, algorithm.product, one.tile, schedule.get_sblock(FILTERS[1]))
