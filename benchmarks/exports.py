@@ -52,6 +52,8 @@ _WIDTHS = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
 _WIDTHS |= {"intermediate_size": 512}
 _TINY = {"layers": 4, "attention_heads": 6, "ffn_dim": 1536}
 
+_EXPORTERS = ("tracing", "dynamo")
+
 Made = tuple[Any, tuple[Any, ...]]
 """A module, and what it is called with."""
 
@@ -171,17 +173,21 @@ def _recurrent() -> dict[str, Callable[[], Made]]:
     return {"lstm": lstm, "gru": gru, "stft": lambda: (Spectrum(), (torch.randn(1, 16000),))}
 
 
-def _pictures() -> dict[str, Callable[[], Made]]:
+def _classifier(name: str) -> Callable[[], Made]:
+    """By timm's name."""
     import timm
     import torch
+
+    def make() -> Made:
+        model = timm.create_model(name, pretrained=False)
+        return model, (torch.randn(1, *model.default_cfg["input_size"]),)
+
+    return make
+
+
+def _pictures() -> dict[str, Callable[[], Made]]:
+    import torch
     import torchvision.models as tv
-
-    def classifier(name: str) -> Callable[[], Made]:
-        def make() -> Made:
-            model = timm.create_model(name, pretrained=False)
-            return model, (torch.randn(1, *model.default_cfg["input_size"]),)
-
-        return make
 
     def other(name: str, shape: tuple[int, ...]) -> Callable[[], Made]:
         *path, last = name.split(".")
@@ -191,14 +197,13 @@ def _pictures() -> dict[str, Callable[[], Made]]:
             none["weights_backbone"] = None
         return lambda: (getattr(room, last)(**none), (torch.randn(1, *shape),))
 
-    found = {name: classifier(name) for name in _CLASSIFIERS}
+    found = {name: _classifier(name) for name in _CLASSIFIERS}
     return found | {name.replace(".", "_"): other(name, s) for name, s in _OTHERS.items()}
 
 
 def _as_used() -> dict[str, Callable[[], Made]]:
     """Of common sizes: sentences of 128 words, pictures of the size each was trained for, 30 s of
     speech, and one."""
-    import timm
     import torch
     import torchvision.models as tv
     import transformers as tf
@@ -207,13 +212,6 @@ def _as_used() -> dict[str, Callable[[], Made]]:
         ones = torch.ones(1, 128, dtype=torch.long)
         ids = torch.randint(0, 1000, (1, 128))
         return lambda: (getattr(tf, kind)(config), (ids, ones))
-
-    def picture(name: str) -> Callable[[], Made]:
-        def make() -> Made:
-            model = timm.create_model(name, pretrained=False)
-            return model, (torch.randn(1, *model.default_cfg["input_size"]),)
-
-        return make
 
     small = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12}
     heard = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in _TINY.items()}
@@ -239,38 +237,46 @@ def _as_used() -> dict[str, Callable[[], Made]]:
             tv.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None),
             (torch.randn(1, 3, 320, 320),),
         ),
-    } | {name.split("_patch")[0]: picture(name) for name in named}
+    } | {name.split("_patch")[0]: _classifier(name) for name in named}
 
 
 def write(directory: Path, as_used: bool) -> None:
     # transformers looks for a package named "kernels", which the file beside this one is not.
     sys.path = [path for path in sys.path if Path(path) != Path(__file__).parent]
+    directory.mkdir(parents=True, exist_ok=True)
+    if as_used:  # by the first exporter that takes it
+        for name, make in _as_used().items():
+            any(_export(make, directory, name, exporter) for exporter in _EXPORTERS)
+        return
+    for name, make in {**_transformers(), **_recurrent()}.items():
+        for exporter in _EXPORTERS:
+            _export(make, directory, name, exporter)
+    for name, make in _pictures().items():
+        _export(make, directory, name, "tracing")
+
+
+def _export(make: Callable[[], Made], directory: Path, name: str, exporter: str) -> bool:
+    """Whether the file is there."""
     import torch
 
-    directory.mkdir(parents=True, exist_ok=True)
-    new = {} if as_used else {**_transformers(), **_recurrent()}
-    for name, make in (*new.items(), *(_as_used() if as_used else _pictures()).items()):
-        for exporter in ("tracing", "dynamo")[: 2 if as_used or name in new else 1]:
-            file = directory / f"{name}-{exporter}.onnx"
-            if file.exists() and as_used:
-                break
-            if file.exists():
-                continue
-            torch.manual_seed(0)
-            given: dict[str, Any] = {"dynamo": False, "opset_version": 17}
-            if exporter == "dynamo":
-                given = {"dynamo": True, "external_data": False}
-            try:
-                module, arguments = make()
-                with torch.no_grad():
-                    torch.onnx.export(module.eval(), arguments, str(file), **given)
-                print(f"{file.name}: {file.stat().st_size / 1e6:.1f} MB", flush=True)
-                if as_used:
-                    break
-            except Exception as error:
-                file.unlink(missing_ok=True)
-                last = (str(error).strip().splitlines() or [""])[-1]
-                print(f"{file.name}: not exported: {type(error).__name__}: {last}", flush=True)
+    file = directory / f"{name}-{exporter}.onnx"
+    if file.exists():
+        return True
+    torch.manual_seed(0)
+    given: dict[str, Any] = {"dynamo": False, "opset_version": 17}
+    if exporter == "dynamo":
+        given = {"dynamo": True, "external_data": False}
+    try:
+        module, arguments = make()
+        with torch.no_grad():
+            torch.onnx.export(module.eval(), arguments, str(file), **given)
+    except Exception as error:
+        file.unlink(missing_ok=True)
+        last = (str(error).strip().splitlines() or [""])[-1]
+        print(f"{file.name}: not exported: {type(error).__name__}: {last}", flush=True)
+        return False
+    print(f"{file.name}: {file.stat().st_size / 1e6:.1f} MB", flush=True)
+    return True
 
 
 def case_of(file: Path) -> Any:

@@ -8,8 +8,9 @@
 Each network of the zoo, or each of the files, goes through `tunefarm submit` and then `tunefarm
 bench`, one after another, in one farm home; without `--budget` with submit's default. RESULTS.json
 is written after each, and a run that was interrupted goes on where it stood. With `--again` the
-artifacts that RESULTS.json names run beside the others once more, without another job. Prints
-Markdown tables, and draws how the sum of each network's kernels falls with time.
+artifacts that RESULTS.json names (of the zoo, or of the files that are named) run beside the others
+once more, without another job. Prints Markdown tables, and draws how the sum of each network's
+kernels falls with time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NEAR = 1.05
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--networks", default=",".join(zoo_names()))
+    parser.add_argument("--networks", help="of the zoo, with commas between; by default all")
     parser.add_argument("--files", type=Path, nargs="+", default=[], help="instead of the zoo's")
     parser.add_argument("--dtype", default="float32", help="see tunefarm zoo")
     parser.add_argument("--budget")
@@ -61,7 +62,10 @@ def main() -> None:
     how += ["--no-transfer"] if arguments.no_transfer else []
     rows = {row["network"]: row for row in found["rows"]}
     files = {file.stem: file for file in arguments.files}
-    for name in files or arguments.networks.split(","):
+    if len(files) < len(arguments.files):
+        parser.error("two of the files have one name")
+    named = arguments.networks.split(",") if arguments.networks else zoo_names()
+    for name in files or named:
         if (name in rows) != arguments.again:
             continue
         print(name, file=sys.stderr, flush=True)

@@ -9,9 +9,8 @@ from collections import defaultdict
 
 import numpy as np
 import onnx
-from onnx import helper
 
-from tunefarm.frontend.onnx_passes import Graph, attribute
+from tunefarm.frontend.onnx_passes import Graph, attribute, set_attribute, unset_attribute
 
 
 def fold_padding(graph: Graph) -> None:
@@ -55,7 +54,5 @@ def _zeros_around(graph: Graph, pad: onnx.NodeProto) -> list[int] | None:
 
 def _add_padding(convolution: onnx.NodeProto, pads: list[int]) -> None:
     own = attribute(convolution, "pads", [0] * len(pads))
-    others = [a for a in convolution.attribute if a.name not in ("pads", "auto_pad")]
-    sums = [a + b for a, b in zip(own, pads, strict=True)]
-    del convolution.attribute[:]
-    convolution.attribute.extend([*others, helper.make_attribute("pads", sums)])
+    unset_attribute(convolution, "auto_pad")
+    set_attribute(convolution, "pads", [a + b for a, b in zip(own, pads, strict=True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,14 @@ class Bench:
         assert outcome.screening is not None
         assert min(outcome.screening.samples) > 0
         return library
+
+
+def fitting(
+    program: Program, family: Any, target, workers, tmp_path: Path
+) -> Iterator[tuple[TuningTask, Bench, Any]]:
+    """The kernels that a family of schedules has a space for."""
+    for task in program.tasks:
+        bench = Bench(program, task, target, workers, tmp_path)
+        space = family(bench.workload, target)
+        if space is not None:
+            yield task, bench, space

@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from tunefarm.frontend.onnx_passes import Graph
 from tunefarm.frontend.spelled.expansion import expand, inline_functions
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -38,6 +39,17 @@ def run(model, inputs):
     data = model.SerializeToString()
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     return session.run(None, inputs)
+
+
+def after(graph_pass, model):
+    """A copy of the model as a pass over its graph leaves it."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph = Graph(copy)
+    graph_pass(graph)
+    made = graph.store()
+    onnx.checker.check_model(made)
+    return made
 
 
 def check(model, inputs, tolerance=2e-6):

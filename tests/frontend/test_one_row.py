@@ -11,21 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.spelled import model_of, random, run
+from tests.spelled import after, model_of, random, run
 from tunefarm.frontend.one_row import rows_as_images
-from tunefarm.frontend.onnx_passes import Graph
 
 LONG, CHANNELS = 23, 6
 
 
 def as_images(model: onnx.ModelProto, inputs: dict) -> tuple[onnx.ModelProto, Counter[str]]:
     """The model after the pass, once it was seen to compute the same, and its operators."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    graph = Graph(copy)
-    rows_as_images(graph)
-    made = graph.store()
-    onnx.checker.check_model(made)
+    made = after(rows_as_images, model)
     for want, got in zip(run(model, inputs), run(made, inputs), strict=True):
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tunefarm.frontend.onnx_passes import Graph
+from tests.spelled import after
 from tunefarm.frontend.unit_axes import sink_unit_axes
 
 ROWS, WIDE = 6, 8
@@ -59,12 +59,7 @@ class Net:
 
 def sunk(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Counter[str]]:
     """A copy after the pass, with how many nodes of each kind it has; both compute the same."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    graph = Graph(copy)
-    sink_unit_axes(graph)
-    made = graph.store()
-    onnx.checker.check_model(made)
+    made = after(sink_unit_axes, model)
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     feed = {"x": np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
     for want, got in zip(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from onnx import helper
 
-from tests import models
-from tests.bench import Bench, imported
+from tests import models, odd_models
+from tests.bench import Bench, fitting, imported
 from tunefarm.frontend.program import Program
 from tunefarm.search.space import Point
 
@@ -28,11 +28,7 @@ def test_convolutions_by_minimal_filtering_are_right(target, workers, tmp_path: 
     program = imported(tmp_path, models.convolutions(tmp_path / "convolutions.onnx"), target)
     taps: dict[int, set[int]] = {}
     groups = set()
-    for task in program.tasks:
-        bench = Bench(program, task, target, workers, tmp_path)
-        space = winograd_space(bench.workload, target)
-        if space is None:
-            continue
+    for task, bench, space in fitting(program, winograd_space, target, workers, tmp_path):
         seen = taps.setdefault(task.args[1].shape[0], set())
         groups.add(task.args[0].shape[3] // task.args[1].shape[2])
         for size in sorted({way.size for way in space.ways}):
@@ -59,11 +55,7 @@ def test_groups_filled_up_to_whole_vectors_are_right(target, workers, tmp_path: 
     program = imported(tmp_path, models.shuffled(tmp_path / "shuffled.onnx"), target)
     lanes = hardware(target).lanes
     seen: set[tuple[str, str]] = set()
-    for task in program.tasks:
-        bench = Bench(program, task, target, workers, tmp_path)
-        space = filled_tile_space(bench.workload, target)
-        if space is None:
-            continue
+    for task, bench, space in fitting(program, filled_tile_space, target, workers, tmp_path):
         known = sorted(space.modelled(), key=lambda one: one.seconds)
         picked = [known[0], known[-1], *random.Random(0).sample(known, 6)]
         for number, one in enumerate(picked):
@@ -89,28 +81,30 @@ def test_tiles_of_rows_that_overlap_are_right(
     from tunefarm.search.spaces import register_tile
     from tunefarm.search.spaces.tile import Before
 
-    program = imported(tmp_path, models.of_primes(tmp_path / "primes.onnx"), target, "NHWC")
+    program = imported(tmp_path, odd_models.convolutions(tmp_path / "primes.onnx"), target, "NHWC")
     monkeypatch.setattr(register_tile, "GAIN", math.inf)
     seen: set[tuple[str, str]] = set()
-    for task in program.tasks:
-        bench = Bench(program, task, target, workers, tmp_path)
-        space = register_tile.overlapped_tile_space(bench.workload, target)
-        if space is None:
-            continue
+    for task, bench, space in fitting(
+        program, register_tile.overlapped_tile_space, target, workers, tmp_path
+    ):
         known = sorted(space.modelled(), key=lambda one: one.seconds)
         ways: dict[tuple[Any, ...], Point] = {}
         for one in known:
             tile = space._tile(one.point.values)
             assert tile is not None
             ways.setdefault((tile.before, tile.columns_first, tile.flat), one.point)
-        for number, point in enumerate([*ways.values(), known[-1].point]):
+        points = [*ways.values(), known[-1].point]
+        traces = []
+        for number, point in enumerate(points):
             proposal = space.realise(point, number)
             assert proposal is not None, (task.name, point)
+            traces.append(proposal.trace)
             assert space.locate(proposal.trace) == point
             note = replay.completed_by(proposal.trace) or ""
             assert note.startswith("overlapped-tile")
             bench.check(proposal, str(number))
             seen.add((task.name, note.rpartition("before=")[2]))
+        assert [space.realise(point, 0).trace for point in points] == traces, "whatever came before"
     assert {name for name, _ in seen} == {
         *("conv2d_add_relu", "conv2d_add", "conv2d", "conv2d_fast_tanh"),
         *("conv2d_tir_sigmoid", "matmul_add"),
@@ -125,13 +119,9 @@ def test_rows_of_vectors_that_overlap_are_right(target, workers, tmp_path: Path)
     from tunefarm.search import replay
     from tunefarm.search.spaces.lapped_rows import lapped_rows_space
 
-    program = imported(tmp_path, models.odd_rows(tmp_path / "odd.onnx"), target)
+    program = imported(tmp_path, odd_models.rows(tmp_path / "odd.onnx"), target)
     seen = set()
-    for task in program.tasks:
-        bench = Bench(program, task, target, workers, tmp_path)
-        space = lapped_rows_space(bench.workload, target)
-        if space is None:
-            continue
+    for task, bench, space in fitting(program, lapped_rows_space, target, workers, tmp_path):
         for one in space.modelled():
             proposal = space.realise(one.point, 0)
             assert proposal is not None, (task.name, one.point)
@@ -245,11 +235,7 @@ def test_groups_spread_over_vectors_are_right(target, workers, tmp_path: Path) -
         return  # a group of four fills a vector of four
     program = imported(tmp_path, models.narrow_groups(tmp_path / "narrow.onnx"), target)
     seen = []
-    for task in program.tasks:
-        bench = Bench(program, task, target, workers, tmp_path)
-        space = spread_space(bench.workload, target)
-        if space is None:
-            continue
+    for task, bench, space in fitting(program, spread_space, target, workers, tmp_path):
         count = len(space.ways)  # few where registers are
         numbers = random.Random(0).sample(range(count), min(6, count))
         best = min(range(count), key=lambda n: space.estimate(space.ways[n]))

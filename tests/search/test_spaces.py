@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import models
+from tests import models, odd_models
 from tests.bench import Bench, imported, likeliest_kernel
 from tunefarm.devices.target import parse_target
 from tunefarm.frontend.program import Program
@@ -174,7 +174,7 @@ def test_products_of_odd_sizes_are_filled_up(target, workers, tmp_path: Path) ->
     where much follows the product, in a pass of its own."""
     from tunefarm.search.spaces.register_tile import RegisterTileSpace, register_tile_space
 
-    program = imported(tmp_path, models.odd_products(tmp_path / "odd.onnx"), target)
+    program = imported(tmp_path, odd_models.products(tmp_path / "odd.onnx"), target)
     near, filled = set(), dict[int, set[tuple[int, ...]]]()
     for task in program.tasks:
         bench = Bench(program, task, target, workers, tmp_path)
