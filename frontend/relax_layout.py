@@ -20,6 +20,7 @@ from tunefarm.frontend.dtypes import HALF
 from tunefarm.frontend.pass_log import PassLog, run_passes
 from tunefarm.frontend.relax_fold import Folded
 from tunefarm.frontend.relax_operators import Layable
+from tunefarm.frontend.relax_rearranged import rearranged_late, turns
 
 
 class Layout(enum.StrEnum):
@@ -50,7 +51,8 @@ def convert_layout(
     if wanted is Layout.FIRST:
         log.note("relax.ConvertLayout", time.perf_counter(), "NCHW was asked for")
         return Laid(module, Layout.FIRST)
-    before = _transposes(module)
+    module = rearranged_late(module)
+    before = turns(module)
     passes = [
         Layable(),
         transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
@@ -70,24 +72,14 @@ def convert_layout(
         log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {last_line(error)}")
         return Laid(module, Layout.FIRST)
     converted, absorbed = absorb_shuffles(converted, scratch)
-    added = _transposes(converted) - (before - absorbed)  # a shuffle had one of its own
+    converted = rearranged_late(converted)
+    added = turns(converted) - (before - absorbed)  # a shuffle had one of its own
     inputs, outputs = len(converted["main"].params), 1
     if added > inputs + outputs and wanted is None:
         log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {added} transposes")
         return Laid(module, Layout.FIRST, other=Layout.LAST)
     log.extend(scratch)
     return Laid(converted, Layout.LAST)
-
-
-def _transposes(module: tvm.IRModule) -> int:
-    count = 0
-
-    def visit(node: Any) -> None:
-        nonlocal count
-        count += _is(node, "relax.permute_dims", "relax.layout_transform")
-
-    relax.analysis.post_order_visit(module["main"], visit)
-    return count
 
 
 def _is(node: Any, *names: str) -> bool:

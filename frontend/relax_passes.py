@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tvm_ffi import structural_walk
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import UnsupportedModel, last_line
+from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.exponentials import exponentials
 from tunefarm.frontend.pass_log import PassLog, run_passes
 from tunefarm.frontend.program import TensorSpec, TuningTask
@@ -78,7 +79,16 @@ def lower(module: tvm.IRModule, target: Target, log: PassLog, stage: str) -> tvm
         transform.DeadCodeElimination(),
         transform.AttachAttrLayoutFreeBuffers(),
     ]
-    return run_passes(module, passes, target, log, stage)
+    return _reshapes_as_views(run_passes(module, passes, target, log, stage))
+
+
+def _reshapes_as_views(module: tvm.IRModule) -> tvm.IRModule:
+    """What only reshapes is no kernel: its result is where its argument is. (A network of nothing
+    else stays as it is, for there is no library without code.)"""
+    views = transform.RewriteDataflowReshape()(module)
+    views = transform.DeadCodeElimination()(views)
+    kernels = (isinstance(one, tvm.tirx.PrimFunc) for one in views.functions.values())
+    return views if any(kernels) else module
 
 
 def fast_math(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
@@ -203,7 +213,7 @@ def extract_tasks(
         (directory / "workloads" / f"{task}.json").write_text(text)
         tasks[task] = TuningTask(
             id=task,
-            name=_readable(name),
+            name=_readable(name, args),
             functions=(name,),
             weight=calls.get(name, 0),
             flops=flops[name],
@@ -222,7 +232,7 @@ def _arguments(name: str, function: Any) -> tuple[TensorSpec, ...]:
         return argument_specs(function)
     except (TypeError, ValueError):
         raise UnsupportedModel(
-            f"the sizes in kernel {_readable(name)} depend on what the model's inputs hold",
+            f"the sizes in kernel {_readable(name, ())} depend on what the model's inputs hold",
             hint="Cut off what selects by value (NonZero, Compress, Unique, ...), or fix its size.",
         ) from None
 
@@ -241,11 +251,12 @@ def flops_of(workload: tvm.IRModule) -> float:
         return 0.0
 
 
-def _readable(name: str) -> str:
+def _readable(name: str, args: Collection[TensorSpec]) -> str:
     """``fused_conv2d10_add6_relu61`` -> ``conv2d_add_relu``; the numbers only tell copies apart."""
     parts = [re.sub(r"(?<=[a-z])\d+$", "", part) for part in name.split("_")]
     plain = "_".join(part for part in parts if part and part != "fused")
-    for steps, name in _SPELLED:
+    whole = any(spec.dtype in BYTES for spec in args)
+    for steps, name in (*_SPELLED, *(_SPELLED_OF_BYTES if whole else ())):
         plain = re.sub(rf"(?<![a-z]){steps}(?![a-z])", name, plain)
     return plain
 
@@ -255,6 +266,7 @@ _SPELLED = (
     ("(multiply_)?maximum_minimum_tir_round_(cast_add_)?cast", "quantize"),
     ("(multiply_)?tir_round_add_maximum_minimum_(subtract_)?multiply", "quantize_dequantize"),
     ("(multiply_)?tir_round_add_maximum_minimum_cast", "quantize"),
-    ("cast_(subtract_)?multiply", "dequantize"),
 )
-"""What `relax_spelled` makes of an operator, and that operator."""
+_SPELLED_OF_BYTES = (("cast_(subtract_)?multiply", "dequantize"),)
+"""What `relax_spelled` makes of an operator, and that operator; the last of it is something else
+where nothing has 8 bits."""

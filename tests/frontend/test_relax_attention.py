@@ -123,7 +123,7 @@ def attentions(program: Program) -> int:
     [
         ("plain", ["matmul_cast"] * 3),
         ("batches", ["matmul_cast"] * 3),
-        ("scaled", ["matmul_cast"] * 3 + ["reshape_transpose_multiply"] * 2),
+        ("scaled", ["matmul_cast"] + ["matmul_cast_multiply"] * 2),
         ("masked", ["matmul_cast"] * 3),
         ("chosen", ["matmul_cast"] * 3),
         ("factor", ["matmul_cast"] * 3),

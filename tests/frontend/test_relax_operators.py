@@ -57,8 +57,10 @@ def test_a_model_may_ask_for_its_own_size(tmp_path: Path) -> None:
     computes_the_same(program, path, (2, 3, 4))
 
 
-def computes_the_same(program: Program, model: Path, shape: tuple[int, ...]) -> None:
-    """As ONNX Runtime does."""
+def computes_the_same(
+    program: Program, model: Path, shape: tuple[int, ...], least: float = 0.01
+) -> None:
+    """As ONNX Runtime does, of which results differ among themselves by more than `least`."""
     import tvm
     from tvm import relax
 
@@ -71,5 +73,5 @@ def computes_the_same(program: Program, model: Path, shape: tuple[int, ...]) -> 
     made = machine["main"](tvm.runtime.tensor(x))
     for got, want in zip([made] if len(wanted) == 1 else made, wanted, strict=True):
         assert np.isfinite(want).all()
-        assert want.std() > 0.01 or want.dtype == np.int64
+        assert want.std() > least or want.dtype == np.int64
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-5 * abs(want).max())

@@ -1,0 +1,279 @@
+"""Tensors turned and reshaped as late as can be, and where that undoes what was done before, never.
+
+PyTorch's networks of convolutions and normalised channels (ConvNeXt, Segformer) turn their images
+to channels last for a normalisation or a product, and back for the next convolution. Where
+convolutions have their channels last too, a turn and its contrary meet as soon as what stands
+between them, arithmetic of single elements and reshapes, is done on the tensor as it was before it
+was turned. And what is done before a reshape is done by the kernel that makes the tensor: an
+activation behind a convolution that is reshaped for a product is no kernel of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunefarm.frontend.dtypes import BYTES
+from tunefarm.frontend.onnx_passes import Shape
+
+TURN, RESHAPE = "relax.permute_dims", "relax.reshape"
+_OF_ELEMENTS = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("add", "subtract", "multiply", "divide", "power", "maximum", "minimum"),
+        *("abs", "astype", "erf", "exp", "log", "negative", "rsqrt", "sigmoid", "sqrt", "tanh"),
+        *("clip", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.silu"),
+    )
+)
+"""Each element of the result is made of those at its place, broadcast from the right."""
+_REDUCTIONS = frozenset(f"relax.{name}" for name in ("max", "mean", "min", "sum"))
+
+
+def rearranged_late(module: tvm.IRModule) -> tvm.IRModule:
+    """The same network with fewer turns, or as many; where there would be more, `module`."""
+    rearranger = _Rearranger(module)
+    rearranger.builder_.update_func(
+        module.get_global_var("main"), rearranger.visit_expr(module["main"])
+    )
+    made = relax.transform.CanonicalizeBindings()(rearranger.builder_.get())
+    made = relax.transform.EliminateCommonSubexpr()(made)
+    made = relax.transform.DeadCodeElimination()(made)
+    return made if turns(made) <= turns(module) else module
+
+
+def turns(module: tvm.IRModule) -> int:
+    """How often a tensor is turned in `module`."""
+    count = 0
+
+    def visit(node: Any) -> None:
+        nonlocal count
+        count += _operator(node) in (TURN, "relax.layout_transform")
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    return count
+
+
+@dataclass(frozen=True)
+class Turned:
+    """A tensor of which axis i is the axis order[i] of `source`."""
+
+    source: Any
+    order: tuple[int, ...]
+
+
+def reshaped(shape: Shape, order: Sequence[int], wanted: Shape) -> tuple[Shape, list[int]] | None:
+    """How a tensor that is turned by `order` can be reshaped from `shape` to `wanted` before it is
+    turned: to which shape, and how it is turned then. None where axes become one that are not
+    beside each other before."""
+    pieces = _pieces(shape, wanted)
+    if pieces is None:
+        return None
+    found: list[tuple[int, list[int]]] = []
+    # Of each piece: where it begins in the source, and its axes of the result.
+    for mine, theirs in pieces:
+        places = [order[axis] for axis in mine if shape[axis] != 1]
+        between = range(places[0], places[-1] + 1) if places else range(0)
+        apart = [p for p in between if p not in places and shape[order.index(p)] != 1]
+        if places != sorted(places) or apart:
+            return None
+        if places or not found:
+            found.append((places[0] if places else -1, list(theirs)))
+        else:  # axes of one stay beside those before them: turning them would move nothing
+            found[-1][1].extend(theirs)
+    axes = [axis for _, theirs in sorted(found, key=lambda one: one[0]) for axis in theirs]
+    return tuple(wanted[axis] for axis in axes), [axes.index(a) for a in range(len(wanted))]
+
+
+def _pieces(shape: Shape, wanted: Shape) -> list[tuple[range, range]] | None:
+    """Axes of `shape`, and those of `wanted` that have their elements, each as few as can be."""
+    pieces, i, k = [], 0, 0
+    while i < len(shape) or k < len(wanted):
+        mine, theirs = i + 1, k + 1
+        while mine <= len(shape) and theirs <= len(wanted):
+            one, other = prod(shape[i:mine]), prod(wanted[k:theirs])
+            if one == other:
+                break
+            mine, theirs = (mine + 1, theirs) if one < other else (mine, theirs + 1)
+        else:  # what is left has one element
+            mine, theirs = len(shape), len(wanted)
+            if prod(shape[i:]) != prod(wanted[k:]):
+                return None
+        pieces.append((range(i, mine), range(k, theirs)))
+        i, k = mine, theirs
+    return pieces
+
+
+@mutator
+class _Rearranger(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: Any) -> Any:
+        return self._late(super().visit_call_(call))
+
+    def _late(self, call: Any) -> Any:
+        """`call`, of what was there before its arguments were turned or reshaped, and then turned
+        or reshaped."""
+        name = _operator(call)
+        if name == TURN:
+            return self._turn_again(call)
+        if name == RESHAPE:
+            return self._reshape_again(call)
+        if name in _OF_ELEMENTS and not _widens(call):
+            return self._of_elements(call)
+        return self._reduction(call) if name in _REDUCTIONS else call
+
+    def _turn_again(self, call: Any) -> Any:
+        shape, axes = _shape(call.args[0]), call.attrs.axes
+        if shape is None:
+            return call
+        order = range(len(shape))[::-1] if axes is None else [int(axis) for axis in axes]
+        before = self._turned(call.args[0])
+        if before is None:
+            return self._turn(call.args[0], order)
+        return self._turn(before.source, [before.order[axis] for axis in order])
+
+    def _reshape_again(self, call: Any) -> Any:
+        shape, wanted = _shape(call.args[0]), _shape(call)
+        if shape is None or wanted is None:
+            return call
+        turned = self._turned(call.args[0])
+        found = reshaped(shape, turned.order, wanted) if turned is not None else None
+        if turned is None or found is None:
+            return self._reshape(call.args[0], wanted)
+        return self._turn(self._emit(self._reshape(turned.source, found[0])), found[1])
+
+    def _of_elements(self, call: Any) -> Any:
+        """Where what it reads is rearranged in the same way, or constant."""
+        places = [place for place, one in enumerate(call.args) if _shape(one) is not None]
+        read = [call.args[place] for place in places if not _is_constant(call.args[place])]
+        if not read:
+            return call
+        turned = [self._turned(one) for one in read]
+        order = turned[0].order if turned[0] is not None else None
+        if order is not None and all(one is not None and one.order == order for one in turned):
+            made = self._instead(call, places, TURN, lambda one: _turned_back(one, order))
+            return call if made is None else self._turn(made, order)
+        made_by = [self._made_by(one, RESHAPE) for one in read]
+        if any(one is None for one in made_by):
+            return call
+        shape, wanted = _shape(made_by[0].args[0]), _shape(call)
+        ways = {(_shape(one.args[0]), _shape(one)) for one in made_by}
+        if shape is None or wanted is None or ways != {(shape, wanted)}:
+            return call
+        made = self._instead(call, places, RESHAPE, lambda one: _reshaped_back(one, wanted, shape))
+        return call if made is None else self._reshape(made, wanted)
+
+    def _instead(
+        self, call: Any, places: Sequence[int], name: str, back: Callable[[Any], Any]
+    ) -> Any:
+        """The call with what its arguments are made of by the operator `name`; None where a
+        constant has nothing that it could be made of."""
+        arguments = list(call.args)
+        for place in places:
+            one = call.args[place]
+            arguments[place] = back(one) if _is_constant(one) else self._made_by(one, name).args[0]
+        if any(argument is None for argument in arguments):
+            return None
+        return self._emit(relax.Call(call.op, arguments, call.attrs))
+
+    def _reduction(self, call: Any) -> Any:
+        turned = self._turned(call.args[0])
+        if turned is None or not call.attrs.keepdims or call.attrs.axis is None:
+            return call
+        axes = sorted(turned.order[int(axis)] for axis in call.attrs.axis)
+        make = getattr(relax.op, call.op.name.removeprefix("relax."))
+        return self._turn(self._emit(make(turned.source, axes, True)), turned.order)
+
+    def _turn(self, source: Any, order: Sequence[int]) -> Any:
+        shape = _shape(source)
+        assert shape is not None, "else it is not known to be turned"
+        moved = [axis for axis in order if shape[axis] != 1]
+        if moved == sorted(moved):  # nothing moves
+            return self._reshape(source, tuple(shape[axis] for axis in order))
+        return relax.op.permute_dims(source, order)
+
+    def _reshape(self, source: Any, wanted: Shape) -> Any:
+        before = self._made_by(source, RESHAPE)
+        source = source if before is None else before.args[0]
+        return source if _shape(source) == wanted else relax.op.reshape(source, wanted)
+
+    def _emit(self, call: Any) -> Any:
+        """The tensor that `call`, which may be one already, makes."""
+        if isinstance(call, relax.Var):
+            return call
+        return self.builder_.emit(self._late(self.builder_.normalize(call)))
+
+    def _turned(self, tensor: Any) -> Turned | None:
+        """What `tensor` is turned of; None where it is not."""
+        made = self._made_by(tensor, TURN)
+        if made is None:
+            return None
+        return Turned(made.args[0], tuple(int(axis) for axis in made.attrs.axes))
+
+    def _made_by(self, tensor: Any, name: str) -> Any:
+        """The call of that operator which makes `tensor`; None where that is something else."""
+        while isinstance(tensor, relax.Var):
+            tensor = self.lookup_binding(tensor)
+        return tensor if _operator(tensor) == name else None
+
+
+def _widens(call: Any) -> bool:
+    """Whether it makes more of 8 bits: a product that reads them is one of whole numbers only where
+    nothing stands between (`relax_whole`)."""
+    return any(str(getattr(one.ty, "dtype", "")) in BYTES for one in call.args)
+
+
+def _is_constant(tensor: Any) -> bool:
+    return isinstance(tensor, tvm.ir.GenericConst)
+
+
+def _turned_back(constant: Any, order: Sequence[int]) -> Any:
+    """A constant beside a tensor that is turned by `order`, for that tensor as it is before."""
+    values = constant.value.numpy()
+    if values.ndim == 0:
+        return constant
+    whole = _of_rank(values, len(order))
+    back = np.asarray(np.transpose(whole, np.argsort(order)), order="C")
+    return relax.const(back, str(constant.ty.dtype))
+
+
+def _reshaped_back(constant: Any, wanted: Shape, shape: Shape) -> Any:
+    """A constant beside a tensor that was reshaped from `shape` to `wanted`, for that tensor as it
+    is before; None where it differs along an axis but not along others that were one with it."""
+    values = constant.value.numpy()
+    if values.ndim == 0:
+        return constant
+    pieces, whole = _pieces(shape, wanted), _of_rank(values, len(wanted))
+    back: list[int] = []
+    for mine, theirs in pieces or ():
+        if all(whole.shape[axis] == wanted[axis] for axis in theirs):
+            back += [shape[axis] for axis in mine]
+        elif all(whole.shape[axis] == 1 for axis in theirs):
+            back += [1] * len(mine)
+        else:
+            return None
+    return relax.const(whole.reshape(back), str(constant.ty.dtype)) if pieces else None
+
+
+def _of_rank(values: NDArray[Any], rank: int) -> NDArray[Any]:
+    """With axes of one before its own, as it is broadcast."""
+    return values.reshape((1,) * (rank - values.ndim) + values.shape)
+
+
+def _operator(node: Any) -> str:
+    operator = isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op)
+    return str(node.op.name) if operator else ""
+
+
+def _shape(value: Any) -> Shape | None:
+    """Of a tensor whose sizes are known."""
+    try:
+        return tuple(int(size) for size in value.ty.shape)
+    except (AttributeError, TypeError):
+        return None

@@ -1,0 +1,252 @@
+"""Turns and reshapes put off: fewer of them, and the same result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import permutations
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from tests.frontend.test_relax_operators import TARGET, computes_the_same
+from tests.spelled import model_of, random
+from tunefarm.frontend.importer import ImportRequest, run_import
+from tunefarm.frontend.program import Program, load_program
+
+pytestmark = pytest.mark.tvm
+TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
+
+
+def node(op, inputs, output, **attributes):
+    return helper.make_node(op, inputs, [output], **attributes)
+
+
+def imported(directory: Path, nodes, shape, constants, least=0.01) -> tuple[Program, Counter[str]]:
+    """The network, once it was seen to compute the same, and how often it calls which kernel."""
+    path = directory / "m.onnx"
+    model = model_of(nodes, {"x": np.zeros(shape, np.float32)}, ["y"], constants)
+    path.write_bytes(model.SerializeToString())
+    run_import(ImportRequest(path, directory / "program", TARGET))
+    program = load_program(directory / "program")
+    computes_the_same(program, path, shape, least)
+    return program, Counter(task.name for task in program.tasks for _ in range(task.weight))
+
+
+def test_a_block_that_normalises_channels_stays_channels_last(tmp_path: Path) -> None:
+    """ConvNeXt's: turned for a product, back for the sum; the sum is in the product's kernel."""
+    nodes = [
+        node("Conv", ["x", "stem"], "s", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Transpose", ["s"], "sl", perm=TO_LAST),
+        node("LayerNormalization", ["sl", "scale"], "sn", axis=-1),
+        node("Transpose", ["sn"], "sf", perm=TO_FIRST),
+    ]
+    before = "sf"
+    for block in "ab":
+        nodes += [
+            node("Conv", [before, "depthwise"], f"{block}c", group=16, pads=[1, 1, 1, 1]),
+            node("Transpose", [f"{block}c"], f"{block}l", perm=TO_LAST),
+            node("LayerNormalization", [f"{block}l", "scale"], f"{block}n", axis=-1),
+            node("MatMul", [f"{block}n", "up"], f"{block}u"),
+            node("Relu", [f"{block}u"], f"{block}r"),
+            node("MatMul", [f"{block}r", "down"], f"{block}d"),
+            node("Transpose", [f"{block}d"], f"{block}f", perm=TO_FIRST),
+            node("Mul", [f"{block}f", "gamma"], f"{block}g"),
+            node("Add", [f"{block}g", before], f"{block}y"),
+        ]
+        before = f"{block}y"
+    nodes += [
+        node("ReduceMean", [before], "m", axes=[2, 3]),
+        node("Reshape", ["m", "flat"], "y"),
+    ]
+    constants = {
+        "stem": random(16, 3, 2, 2),
+        "depthwise": random(16, 1, 3, 3),
+        "scale": random(16),
+        "up": random(16, 32),
+        "down": random(32, 16),
+        "gamma": random(16, 1, 1),
+        "flat": np.array([1, 16]),
+    }
+    program, kernels = imported(tmp_path, nodes, (1, 3, 12, 14), constants)
+    assert program.evidence["layout"] == "NHWC"
+    assert kernels == {
+        "transpose": 1,  # of the image that is given
+        "conv2d": 3,
+        "layer_norm": 3,
+        "matmul_relu": 2,
+        "matmul_multiply_add": 2,
+        "mean": 1,
+        "reshape": 1,  # what is returned is no view
+    }
+
+
+def test_what_follows_a_reshaped_image_is_in_its_kernel(tmp_path: Path) -> None:
+    """Segformer's: rows of channels as an image for a convolution, and rows again."""
+    nodes = [
+        node("MatMul", ["x", "up"], "u"),
+        node("Transpose", ["u"], "t", perm=[0, 2, 1]),
+        node("Reshape", ["t", "image"], "i"),
+        node("Conv", ["i", "depthwise"], "c", group=32, pads=[1, 1, 1, 1]),
+        node("Reshape", ["c", "rows"], "r"),
+        node("Transpose", ["r"], "l", perm=[0, 2, 1]),
+        node("Mul", ["l", "scale"], "m"),
+        node("Sigmoid", ["m"], "s"),
+        node("Mul", ["m", "s"], "g"),
+        node("MatMul", ["g", "down"], "y"),
+    ]
+    constants = {
+        "up": random(8, 32),
+        "depthwise": random(32, 1, 3, 3),
+        "image": np.array([1, 32, 5, 7]),
+        "rows": np.array([1, 32, 35]),
+        "scale": random(32),
+        "down": random(32, 8),
+    }
+    _, kernels = imported(tmp_path, nodes, (1, 35, 8), constants)
+    assert kernels == {
+        "matmul": 2,
+        "conv2d_multiply_tir_sigmoid_multiply": 1,
+    }
+
+
+def test_a_bias_of_some_of_the_axes_that_were_one_stays_behind_the_reshape(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", ["x", "weights"], "p"),
+        node("Reshape", ["p", "heads"], "h"),
+        node("Add", ["h", "each"], "a"),
+        node("Relu", ["a"], "y"),
+    ]
+    constants = {
+        "weights": random(8, 12),
+        "heads": np.array([5, 3, 4]),
+        "each": random(3, 1, seed=1),
+    }
+    _, kernels = imported(tmp_path, nodes, (5, 8), constants)
+    assert kernels == {"matmul": 1, "reshape_add_relu": 1}
+
+
+def test_a_bias_of_all_of_them_does_not(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", ["x", "weights"], "p"),
+        node("Reshape", ["p", "heads"], "h"),
+        node("Add", ["h", "each"], "a"),
+        node("Relu", ["a"], "y"),
+    ]
+    constants = {
+        "weights": random(8, 12),
+        "heads": np.array([5, 3, 4]),
+        "each": random(3, 4, seed=1),
+    }
+    _, kernels = imported(tmp_path, nodes, (5, 8), constants)
+    assert kernels == {"matmul_add_relu": 1, "reshape": 1}
+
+
+def test_what_was_turned_and_is_needed_as_it_was_is_turned_once(tmp_path: Path) -> None:
+    """Nothing is gained by putting it off: two would need it."""
+    nodes = [
+        node("Transpose", ["x"], "t", perm=[1, 0]),
+        node("Relu", ["t"], "r"),
+        node("MatMul", ["r", "weights"], "p"),
+        node("Softmax", ["r"], "s", axis=1),
+        node("Add", ["p", "s"], "y"),
+    ]
+    constants = {"weights": random(6, 6)}
+    _, kernels = imported(tmp_path, nodes, (6, 9), constants)
+    assert sum("transpose" in name for name in kernels.elements()) == 1
+
+
+def test_a_network_of_a_reshape_alone_has_a_kernel(tmp_path: Path) -> None:
+    """There is no library without one."""
+    nodes = [node("Reshape", ["x", "shape"], "y")]
+    _, kernels = imported(tmp_path, nodes, (4, 6), {"shape": np.array([3, 8])})
+    assert kernels == {"reshape": 1}
+
+
+@st.composite
+def rearrangements(draw):
+    """A shape, how it is turned, and what it is reshaped to then."""
+    shape = draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4))
+    order = draw(st.permutations(range(len(shape))))
+    turned = [shape[axis] for axis in order]
+    wanted = []
+    for size in turned:
+        parts = draw(st.sampled_from([[size], [1, size], [size, 1]]))
+        if size in (4, 6):
+            parts = draw(st.sampled_from([parts, [2, size // 2], [size // 2, 2]]))
+        wanted += parts
+    while len(wanted) > 1 and draw(st.booleans()):
+        place = draw(st.integers(0, len(wanted) - 2))
+        wanted[place : place + 2] = [prod(wanted[place : place + 2])]
+    return tuple(shape), tuple(order), tuple(wanted)
+
+
+@given(rearrangements())
+@settings(max_examples=500, deadline=None)
+def test_a_reshape_before_a_turn_is_the_same(case) -> None:
+    from tunefarm.frontend.relax_rearranged import reshaped
+
+    shape, order, wanted = case
+    x = np.arange(prod(shape)).reshape(shape)
+    turned = x.transpose(order)
+    found = reshaped(turned.shape, order, wanted)
+    if found is not None:
+        before, turn = found
+        np.testing.assert_array_equal(x.reshape(before).transpose(turn), turned.reshape(wanted))
+        return
+    assume(len(wanted) < 6)
+    for turn in permutations(range(len(wanted))):  # none of them is the same either
+        before = [wanted[turn.index(axis)] for axis in range(len(wanted))]
+        other = x.reshape(before).transpose(turn)
+        assert not np.array_equal(other, turned.reshape(wanted))
+
+
+OPERATIONS = ("relu", "turn", "split", "join", "scale", "bias", "sum", "mean")
+
+
+@given(st.lists(st.sampled_from(OPERATIONS), min_size=2, max_size=9), st.randoms())
+@settings(max_examples=20, deadline=None)
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_is_rearranged_computes_the_same(tmp_path_factory, operations, chance) -> None:
+    name, shape, nodes, constants = "x", (2, 3, 4, 5), [], {}
+    shapes = {name: shape}
+    for place, what in enumerate(operations):
+        made, value = f"t{place}", f"c{place}"
+        rank = len(shape)
+        if what == "relu":
+            nodes.append(node("Tanh", [name], made))
+        elif what == "turn":
+            order = list(range(rank))
+            chance.shuffle(order)
+            nodes.append(node("Transpose", [name], made, perm=order))
+            shape = tuple(shape[axis] for axis in order)
+        elif what in ("split", "join"):
+            axis = chance.randrange(rank)
+            half = 2 if shape[axis] % 2 == 0 else 1
+            if what == "split" and rank < 5:
+                shape = (*shape[:axis], half, shape[axis] // half, *shape[axis + 1 :])
+            else:
+                axis = min(axis, rank - 2)
+                shape = (*shape[:axis], prod(shape[axis : axis + 2]), *shape[axis + 2 :])
+            constants[value] = np.array(shape)
+            nodes.append(node("Reshape", [name, value], made))
+        elif what == "sum":
+            others = [other for other, size in shapes.items() if size == shape]
+            nodes.append(node("Add", [name, chance.choice([name, *others])], made))
+        elif what == "mean":
+            axis = chance.randrange(rank)
+            nodes.append(node("ReduceMean", [name], made, axes=[axis]))
+            shape = tuple(1 if a == axis else size for a, size in enumerate(shape))
+        else:
+            kept = [size if chance.random() < 0.5 else 1 for size in shape]
+            constants[value] = random(*kept[chance.randrange(rank + 1) :], seed=place)
+            nodes.append(node("Mul" if what == "scale" else "Add", [name, value], made))
+        shapes[made] = shape
+        name = made
+    nodes.append(node("Sigmoid", [name], "y"))
+    directory = tmp_path_factory.mktemp("rearranged")
+    imported(directory, nodes, shapes["x"], constants, least=-1.0)  # means are all the same
