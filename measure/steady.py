@@ -118,7 +118,8 @@ class Steady:
 
     No more than `ALLOWANCE_S` is waited in a row, and in the long run no more than `SHARE` of the
     time: on a host that is busy for an hour, and now and then for a moment is not, a search that
-    waited for each such moment would see a tenth of what it could have tried.
+    waited for each such moment would see a tenth of what it could have tried. A new process has
+    `FIRST_S` of it: races and finals are of a dozen processes, half a minute each.
 
     Attributes:
         waited_s: in all.
@@ -130,6 +131,7 @@ class Steady:
     PATIENCE_S = 1.0
     PAUSE_S = 0.02
     ALLOWANCE_S = 20.0
+    FIRST_S = 10.0
     SHARE = 0.15
 
     def __init__(
@@ -145,7 +147,7 @@ class Steady:
         self._limit_s = limit_s
         self._patience_s = patience_s
         self._clock = clock
-        self._left_s, self._counted = self.ALLOWANCE_S, clock()
+        self._left_s, self._counted = self.FIRST_S, clock()
         self._in_vain_s = 0.0
         self.waited_s = 0.0
         self.disturbed = 0

@@ -143,9 +143,13 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
     untuned = [p.baseline_s for p in tasks if p.baseline_s is not None]
     model_s = WHOLE * sum(p.weight * (p.baseline_s or 0.0) for p in tasks)
     tuned_s = sum(p.weight * p.best[-1][1] for p in tasks if p.best)
-    races = protocol.race_processes * (0.6 + 0.14 * len(untuned))
-    races += 3.0 + 0.17 * len(untuned) + protocol.place_processes * _placing_s(tasks, protocol)
-    finals = protocol.final_processes * (0.6 + 0.08 * len(untuned))
+    kernels, rounds_s, winners_s = len(untuned), 0.0, 0.0
+    for task in (p for p in tasks if p.baseline_s is not None):
+        rounds_s += _rounds_s(task, protocol.race_top, protocol.race_rounds, kernels, protocol)
+        winners_s += _rounds_s(task, 2, protocol.final_rounds, kernels, protocol)
+    races = protocol.race_processes * (0.6 + 0.06 * kernels + rounds_s)
+    races += 3.0 + 0.17 * kernels + protocol.place_processes * _placing_s(tasks, protocol)
+    finals = protocol.final_processes * (0.6 + 0.06 * kernels + winners_s)
     finals += protocol.slow_calls * sum(
         p.baseline_s
         * _callers(p.baseline_s, p.best[-1][1] if p.best else 0.0, protocol.screen_s, protocol)
@@ -159,7 +163,15 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
     callers = _callers(model_s, tuned_s, protocol.slow_model_s, protocol)
     model = protocol.model_processes * 0.8 + callers * model_s * runs
     model += protocol.model_processes * min(protocol.tail_s, protocol.tail_calls * tuned_s)
-    return races + finals + model + 2.0 + 0.17 * len(untuned) + 20.0
+    return races + finals + model + 2.0 + 0.17 * kernels + 20.0
+
+
+def _rounds_s(task: Progress, entries: int, rounds: int, kernels: int, protocol: Protocol) -> float:
+    """Of so many candidates of a kernel in one process, as far as it is tuned; two rounds at the
+    least, and no more than there is time for where it is one of so many kernels."""
+    sample_s = max(protocol.sample_s, task.best[-1][1] if task.best else 0.0)
+    wished = min(protocol.kernel_s(kernels), entries * rounds * sample_s)
+    return max(2 * entries * sample_s, wished)
 
 
 def _callers(untuned_s: float, tuned_s: float, slow_s: float, protocol: Protocol) -> int:
@@ -178,25 +190,25 @@ def _placing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
     return 1.0 + 4 * tuned_s * (1 + (rounds if rounds >= protocol.place_rounds else 0))
 
 
-SHARE, LEAST = 0.5, 0.25
-"""Of a budget, what tuning is to get, and what it gets at the least: where the finals take more
-than the first leaves them, they call what is slow less often, and then tuning gives way."""
+LEAST = 0.25
+"""Of a budget, what tuning gets at the least."""
 WORTH = 0.05
-"""Of a budget, the least that fewer calls must save."""
+"""Of a budget, what calling more than once in a process what is far slower may take. Its one call
+is its first, which costs more than others by little, and tells a factor of a hundred as well."""
 
 
 def affordable(tasks: Collection[Progress], protocol: Protocol, budget_s: float | None) -> Protocol:
-    """`protocol`, with as many calls of what is slow as let the finals take no more than tuning
-    leaves them; where none do, with one, if that saves anything worth it."""
+    """`protocol`, with as many calls of what is slow as take no more than they are worth."""
     if budget_s is None:
         return protocol
-    fitted = protocol
-    for calls in range(protocol.slow_calls, 0, -1):
-        fitted = dataclasses.replace(protocol, slow_calls=calls)
-        if closing_s(tasks, fitted) <= (1 - SHARE) * budget_s:
-            return fitted
-    saved = closing_s(tasks, protocol) - closing_s(tasks, fitted)
-    return fitted if saved > WORTH * budget_s else protocol
+    once = dataclasses.replace(protocol, slow_calls=1)
+    most_s = closing_s(tasks, once) + WORTH * budget_s
+    fitting = (
+        fitted
+        for calls in range(protocol.slow_calls, 1, -1)
+        if closing_s(tasks, fitted := dataclasses.replace(protocol, slow_calls=calls)) <= most_s
+    )
+    return next(fitting, once)
 
 
 def tuning_s(tasks: Collection[Progress], protocol: Protocol, budget_s: float) -> float:

@@ -268,3 +268,15 @@ def test_two_artifacts_wait_before_each_round(monkeypatch: pytest.MonkeyPatch) -
     assert len(waited) == len(found.samples[0]) == duel.LEAST_ROUNDS
     duel.run_round(duel.Turn((Path("a"), Path("b")), 1, 0.0, near))
     assert loads == ["a", "b", "b", "a"], "who is first has other pages"
+
+
+def test_a_new_process_waits_for_less_in_a_row_than_one_that_has_run_for_long() -> None:
+    machine = Machine((0.0, 100.0), (500.0, 600.0))
+    steady = machine.steady()
+    steady.wait(60.0)
+    assert steady.waited_s == pytest.approx(Steady.FIRST_S, abs=0.1)
+    machine.now = 200.0
+    assert steady.wait(), "it recovered"
+    machine.now = 500.0
+    steady.wait(60.0)
+    assert steady.waited_s == pytest.approx(Steady.FIRST_S + Steady.ALLOWANCE_S, abs=0.1)
