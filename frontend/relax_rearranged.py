@@ -10,7 +10,8 @@ activation behind a convolution that is reshaped for a product is no kernel of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -25,6 +26,7 @@ from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.onnx_passes import Shape
 
 TURN, RESHAPE = "relax.permute_dims", "relax.reshape"
+_PRODUCT = "relax.matmul"
 _OF_ELEMENTS = frozenset(
     f"relax.{name}"
     for name in (
@@ -35,6 +37,10 @@ _OF_ELEMENTS = frozenset(
 )
 """Each element of the result is made of those at its place, broadcast from the right."""
 _REDUCTIONS = frozenset(f"relax.{name}" for name in ("max", "mean", "min", "sum"))
+
+
+Tensors = dict[int, Any]
+"""By their places among a call's arguments."""
 
 
 def rearranged_late(module: tvm.IRModule) -> tvm.IRModule:
@@ -113,19 +119,36 @@ def _pieces(shape: Shape, wanted: Shape) -> list[tuple[range, range]] | None:
 
 @mutator
 class _Rearranger(PyExprMutator):  # type: ignore[misc]
-    def visit_call_(self, call: Any) -> Any:
-        return self._late(super().visit_call_(call))
+    def __init__(self, module: tvm.IRModule) -> None:
+        super().__init__(module)
+        self._uses: Counter[Any] = Counter()
 
-    def _late(self, call: Any) -> Any:
+        def visit(node: Any) -> None:
+            for argument in getattr(node, "args", getattr(node, "fields", ())):
+                self._uses[argument] += isinstance(argument, relax.Var)
+
+        relax.analysis.post_order_visit(module["main"], visit)
+
+    def visit_call_(self, call: Any) -> Any:
+        once = frozenset(place for place, one in enumerate(call.args) if self._uses[one] == 1)
+        return self._late(super().visit_call_(call), once)
+
+    def _late(self, call: Any, once: Collection[int] = ()) -> Any:
         """`call`, of what was there before its arguments were turned or reshaped, and then turned
-        or reshaped."""
+        or reshaped.
+
+        Args:
+            once: places of those that nobody else reads, as far as is known.
+        """
         name = _operator(call)
         if name == TURN:
             return self._turn_again(call)
         if name == RESHAPE:
             return self._reshape_again(call)
+        if name == _PRODUCT:
+            return self._of_flat_rows(call)
         if name in _OF_ELEMENTS and not _widens(call):
-            return self._of_elements(call)
+            return self._of_elements(call, once)
         return self._reduction(call) if name in _REDUCTIONS else call
 
     def _turn_again(self, call: Any) -> Any:
@@ -148,39 +171,76 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
             return self._reshape(call.args[0], wanted)
         return self._turn(self._emit(self._reshape(turned.source, found[0])), found[1])
 
-    def _of_elements(self, call: Any) -> Any:
+    def _of_elements(self, call: Any, once: Collection[int]) -> Any:
         """Where what it reads is rearranged in the same way, or constant."""
-        places = [place for place, one in enumerate(call.args) if _shape(one) is not None]
-        read = [call.args[place] for place in places if not _is_constant(call.args[place])]
-        if not read:
-            return call
-        turned = [self._turned(one) for one in read]
-        order = turned[0].order if turned[0] is not None else None
-        if order is not None and all(one is not None and one.order == order for one in turned):
-            made = self._instead(call, places, TURN, lambda one: _turned_back(one, order))
-            return call if made is None else self._turn(made, order)
-        made_by = [self._made_by(one, RESHAPE) for one in read]
-        if any(one is None for one in made_by):
-            return call
-        shape, wanted = _shape(made_by[0].args[0]), _shape(call)
-        ways = {(_shape(one.args[0]), _shape(one)) for one in made_by}
-        if shape is None or wanted is None or ways != {(shape, wanted)}:
-            return call
-        made = self._instead(call, places, RESHAPE, lambda one: _reshaped_back(one, wanted, shape))
-        return call if made is None else self._reshape(made, wanted)
+        tensors = {place: one for place, one in enumerate(call.args) if _shape(one) is not None}
+        read = {place: one for place, one in tensors.items() if not _is_constant(one)}
+        made = None
+        if read:
+            made = self._of_turned(call, tensors, read, once)
+        if read and made is None:
+            made = self._of_reshaped(call, tensors, read, once)
+        return call if made is None else made
 
-    def _instead(
-        self, call: Any, places: Sequence[int], name: str, back: Callable[[Any], Any]
-    ) -> Any:
-        """The call with what its arguments are made of by the operator `name`; None where a
-        constant has nothing that it could be made of."""
-        arguments = list(call.args)
-        for place in places:
-            one = call.args[place]
-            arguments[place] = back(one) if _is_constant(one) else self._made_by(one, name).args[0]
-        if any(argument is None for argument in arguments):
+    def _of_turned(self, call: Any, tensors: Tensors, read: Tensors, once: Collection[int]) -> Any:
+        turned = {place: self._turned(one) for place, one in read.items()}
+        orders = {None if one is None else one.order for one in turned.values()}
+        order = orders.pop()
+        if order is None or orders:
             return None
-        return self._emit(relax.Call(call.op, arguments, call.attrs))
+        sources = {place: one.source for place, one in turned.items() if one is not None}
+        for place, one in tensors.items():
+            if place not in sources:
+                sources[place] = _turned_back(one, order)
+        return self._turn(self._emit(_instead(call, sources), once), order)
+
+    def _of_reshaped(
+        self, call: Any, tensors: Tensors, read: Tensors, once: Collection[int]
+    ) -> Any:
+        """A reshape is put off also where nothing is reshaped but a product that is read `once`,
+        whose kernel can do this as well: as it was before, the rest is there for nothing."""
+        reshaped = {place: self._made_by(one, RESHAPE) for place, one in read.items()}
+        sources = {place: made.args[0] for place, made in reshaped.items() if made is not None}
+        shapes, wanted = {_shape(one) for one in sources.values()}, _shape(call)
+        if len(shapes) != 1 or any(_shape(one) != wanted for one in read.values()):
+            return None
+        (shape,), others = shapes, [place for place in read if place not in sources]
+        alone = any(self._takes_more(sources[place]) for place in once if place in sources)
+        if shape is None or wanted is None or (others and not alone):
+            return None
+        for place, one in tensors.items():
+            if _is_constant(one):
+                sources[place] = _reshaped_back(one, wanted, shape)
+                if sources[place] is None:
+                    return None
+        for place in others:
+            sources[place] = self.builder_.emit(relax.op.reshape(read[place], shape))
+        instead = _instead(call, sources)
+        # A view that was made for it is not to be put off again.
+        made = self.builder_.emit(instead) if others else self._emit(instead, once)
+        return self._reshape(made, wanted)
+
+    def _takes_more(self, tensor: Any) -> bool:
+        """Whether it is a product, or made of one element by element: by a kernel that takes what
+        follows with it."""
+        while isinstance(tensor, relax.Var):
+            tensor = self.lookup_binding(tensor)
+            if _operator(tensor) in _OF_ELEMENTS:
+                tensor = next(one for one in tensor.args if not _is_constant(one))
+        return _operator(tensor) in (_PRODUCT, "relax.nn.conv2d")
+
+    def _of_flat_rows(self, call: Any) -> Any:
+        """Of a product with a constant matrix, which has one row for each of the image's places (or
+        of several windows'): all of them are rows alike, of which some number fills a tile."""
+        data, matrix = call.args
+        shape, weights, wanted = _shape(data), _shape(matrix), _shape(call)
+        if shape is None or weights is None or wanted is None or not _is_constant(matrix):
+            return call
+        several = sum(size > 1 for size in shape[:-1]) > 1
+        if len(weights) != 2 or not several or str(data.ty.dtype).startswith(("int", "uint")):
+            return call  # (of whole numbers: see `_widens`)
+        rows = self._emit(self._reshape(data, (prod(shape[:-1]), shape[-1])))
+        return self._reshape(self._emit(relax.Call(call.op, [rows, matrix], call.attrs)), wanted)
 
     def _reduction(self, call: Any) -> Any:
         turned = self._turned(call.args[0])
@@ -203,11 +263,11 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         source = source if before is None else before.args[0]
         return source if _shape(source) == wanted else relax.op.reshape(source, wanted)
 
-    def _emit(self, call: Any) -> Any:
+    def _emit(self, call: Any, once: Collection[int] = ()) -> Any:
         """The tensor that `call`, which may be one already, makes."""
         if isinstance(call, relax.Var):
             return call
-        return self.builder_.emit(self._late(self.builder_.normalize(call)))
+        return self.builder_.emit(self._late(self.builder_.normalize(call), once))
 
     def _turned(self, tensor: Any) -> Turned | None:
         """What `tensor` is turned of; None where it is not."""
@@ -221,6 +281,11 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         while isinstance(tensor, relax.Var):
             tensor = self.lookup_binding(tensor)
         return tensor if _operator(tensor) == name else None
+
+
+def _instead(call: Any, sources: Tensors) -> Any:
+    arguments = [sources.get(place, one) for place, one in enumerate(call.args)]
+    return relax.Call(call.op, arguments, call.attrs)
 
 
 def _widens(call: Any) -> bool:

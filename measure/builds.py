@@ -50,8 +50,8 @@ def interleave(request: ModelRequest, steady: Steady | None = None) -> Compared:
     waited = steady.waited_s if steady is not None else 0.0
 
     def is_due(name: str, turn: int) -> bool:
-        if name in slow:
-            return turn < protocol.slow_calls - 1
+        if name in slow:  # one call that takes longer than all samples may is told to be enough
+            return first[name] <= protocol.model_s and turn < protocol.slow_calls - 1
         own = [one for one in models if one not in slow and one != PREVIOUS]
         used = [PREVIOUS] if name == PREVIOUS else own  # that is not to cut short the job's own
         return turn < 2 or max(sum(samples[one]) for one in used) < protocol.model_s / 2

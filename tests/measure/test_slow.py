@@ -93,6 +93,17 @@ def test_who_is_called_few_times_is_far_slower_and_takes_long(
     assert len(found.samples["base"]) == calls - 1
 
 
+def test_a_model_of_which_one_run_takes_longer_than_all_samples_may_is_run_once(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    from tunefarm.measure.builds import interleave
+
+    models(monkeypatch, clock, {"base": 1.1 * Protocol().model_s, "tuned": 0.05})
+    found = interleave(ModelRequest(Path("base"), Path("tuned"), (X,), Protocol(), 0))
+    assert clock.calls["base"] == 1
+    assert found.samples["base"] == pytest.approx((1.1 * Protocol().model_s,))
+
+
 def test_a_model_that_others_have_called_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
