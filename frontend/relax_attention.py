@@ -31,6 +31,9 @@ FEWEST_ROWS = 16
 MOST_DEEP = 192
 """Elements of a query and a key, and of a value: of more, registers cannot hold what a warp has of
 both."""
+FAR = 8 * 2**20
+"""Bytes of scores from which on a processor has attention as one kernel: fewer stay in its caches
+from one kernel to the next."""
 _BINARY = {
     f"relax.{name}": getattr(relax.op, name)
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
@@ -46,12 +49,16 @@ Step = Callable[[Any, Sequence[Any]], Any]
 
 
 def gather_attention(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
-    """Every attention of the network as a function of its own, which becomes one kernel."""
-    if target.kind != "cuda" or not arch_of(target).copies_aside:
+    """Every attention of the network as a function of its own, which becomes one kernel; on a
+    processor where its scores would not stay near."""
+    on_gpu = target.kind == "cuda"
+    if on_gpu and not arch_of(target).copies_aside:
         return module
     started = time.perf_counter()
     main = module["main"]
-    found = list(_attentions(main))
+    found = _attentions(main, HALF if on_gpu else ("float32",))
+    if not on_gpu:
+        found = [one for one in found if one.score_bytes >= FAR]
     if found:
         gatherer = _Gatherer(module, found)
         gatherer.builder_.update_func(module.get_global_var("main"), gatherer.visit_expr(main))
@@ -71,6 +78,7 @@ class _Attention:
         scores: from products to what the softmax is taken of.
         joined: from the second product to the result.
         dtype: of the arguments and the result.
+        score_bytes: of all scores.
     """
 
     last: Any
@@ -79,6 +87,7 @@ class _Attention:
     scores: tuple[Step, ...]
     joined: tuple[Step, ...]
     dtype: str
+    score_bytes: int
 
     def function(self) -> Any:
         """As a function in operators, which is to become one kernel."""
@@ -98,7 +107,8 @@ class _Attention:
                 )
                 scores = builder.emit(op.matmul(q, k, out_dtype="float32"))
                 weights = builder.emit(op.nn.softmax(after(scores, self.scores), axis=-1))
-                weights = builder.emit(op.astype(weights, self.dtype))
+                if self.dtype in HALF:
+                    weights = builder.emit(op.astype(weights, self.dtype))
                 mixed = after(builder.emit(op.matmul(weights, v)), self.joined)
                 result = builder.emit_output(mixed)
             builder.emit_func_output(result)
@@ -123,8 +133,8 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
 # ----------------------------------------------------------------------------- finding them
 
 
-def _attentions(main: Any) -> Sequence[_Attention]:
-    graph = _Graph(main)
+def _attentions(main: Any, dtypes: Sequence[str]) -> list[_Attention]:
+    graph = _Graph(main, dtypes)
     found = [graph.attention(call) for call in graph.calls if _is(call, "relax.matmul")]
     return [one for one in found if one is not None]
 
@@ -132,7 +142,8 @@ def _attentions(main: Any) -> Sequence[_Attention]:
 class _Graph:
     """What variables are bound to, and who reads them."""
 
-    def __init__(self, main: Any) -> None:
+    def __init__(self, main: Any, dtypes: Sequence[str]) -> None:
+        self._dtypes = dtypes
         self.calls: list[Any] = []
         self._bound: dict[Any, Any] = {}
         self._results: dict[Any, Any] = {}
@@ -156,7 +167,7 @@ class _Graph:
         """The one whose second product this is, None where it is another product's."""
         dtype = str(second.ty.dtype)
         weights = self._own(second.args[0])
-        if dtype not in HALF or not _is(weights, "relax.nn.softmax"):
+        if dtype not in self._dtypes or not _is(weights, "relax.nn.softmax"):
             return None
         shape = _shape(weights)
         if shape is None or len(shape) < 3 or int(weights.attrs.axis) not in (-1, len(shape) - 1):
@@ -179,6 +190,7 @@ class _Graph:
             scores,
             joined,
             dtype,
+            4 * prod(shape),
         )
 
     def _value(self, variable: Any) -> Any:

@@ -199,12 +199,13 @@ def rewritten(workload: Any, algorithm: str | None) -> Any:
     from tunefarm.search.folding import fold
     from tunefarm.search.lapping import lapped
     from tunefarm.search.overlapping import overlapped
+    from tunefarm.search.score_rows import in_rows
     from tunefarm.search.spreading import spread
     from tunefarm.search.winograd import winograd
 
     name, _, size = algorithm.partition(" ")
     known = {"winograd": winograd, "filled": filled, "spread": spread, "fold": fold}
-    known |= {"overlapped": overlapped, "lapped": lapped}
+    known |= {"overlapped": overlapped, "lapped": lapped, "rows": in_rows}
     if name not in known or not size.isdigit():
         raise ValueError(f"no algorithm {algorithm!r} is known")
     return known[name](workload, int(size))

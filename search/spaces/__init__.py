@@ -41,6 +41,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
         register_tile_space,
     )
     from tunefarm.search.spaces.rowwise import rowwise_space
+    from tunefarm.search.spaces.score_rows import score_rows_space
     from tunefarm.search.spaces.spread import spread_space
     from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
     from tunefarm.search.spaces.warp_rows.space import WARP_ROWS
@@ -55,7 +56,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     if target.kind == "cuda":
         own = (TENSOR_TILES.space, PLAIN_TILES.space, tensor_core_space, WARP_ROWS.space)
     spaces: list[Space]
-    attention = ATTENTION_TILES.space(workload, target)
+    attention = ATTENTION_TILES.space(workload, target) or score_rows_space(workload, target)
     if attention is not None:  # two products, and TVM's sketches are for one
         spaces, own = [attention], ()
     else:

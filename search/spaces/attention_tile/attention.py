@@ -82,8 +82,8 @@ class Attention:
         return float(by.value) if by is not None and by.value > 0 and loads else None
 
 
-def attention_of(workload: Any) -> Attention | None:
-    """The kernel as attention in half precision, None where it is something else."""
+def attention_of(workload: Any, dtypes: Sequence[str] = HALF) -> Attention | None:
+    """The kernel as attention in one of these types, None where it is something else."""
     try:
         stages = stages_of(workload)
     except ValueError:
@@ -137,7 +137,7 @@ def attention_of(workload: Any) -> Attention | None:
         return None
     if (
         not _reads(ending[0], second, arguments)
-        or dtype not in HALF
+        or dtype not in dtypes
         or str(v.buffer.dtype) != dtype
     ):
         return None

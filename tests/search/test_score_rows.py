@@ -1,0 +1,49 @@
+"""Attention a block of queries at a time: the right result, in every kind of network that has it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.bench import Bench
+from tests.frontend import test_relax_attention as attentions
+from tunefarm.frontend import relax_attention
+from tunefarm.frontend.importer import ImportRequest, run_import
+from tunefarm.frontend.program import load_program
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens"),
+    [
+        *((kind, 24) for kind in ("plain", "batches", "scaled", "masked", "chosen", "factor")),
+        *((kind, 24) for kind in ("by", "shared", "packed", "grouped")),
+        *((kind, 22) for kind in ("plain", "scaled", "by")),  # that fill no whole tiles of keys
+    ],
+)
+def test_attention_in_rows_of_scores_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target, workers, kind: str, tokens: int
+) -> None:
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    monkeypatch.setattr(relax_attention, "FAR", 0)
+    monkeypatch.setattr(attentions, "TOKENS", tokens)
+    model = tmp_path / "m.onnx"
+    model.write_bytes(attentions.network(kind).SerializeToString())
+    run_import(ImportRequest(model, tmp_path / "program", target))
+    program = load_program(tmp_path / "program")
+    (task,) = (one for one in program.tasks if one.name == "attention")
+    bench = Bench(program, task, target, workers, tmp_path)
+    space = design_space(bench.workload, target)
+    known = sorted(space.modelled(), key=lambda one: one.seconds)
+    assert known, "else there were TVM's sketches alone, which are for one product"
+    for place, one in enumerate([known[0], known[-1], *random.Random(0).sample(known, 2)]):
+        proposal = space.realise(one.point, 0)
+        assert proposal is not None
+        assert space.locate(proposal.trace) == one.point
+        assert (replay.completed_by(proposal.trace) or "").startswith("score-rows")
+        bench.check(proposal, str(place))
