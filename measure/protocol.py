@@ -39,8 +39,9 @@ class Protocol:
             takes no longer than 11 ms, and for a 90th of one that takes 110.
         slow_calls: calls in one process of what is `truncate_factor` times slower than the fastest
             and slower than a screening (a model: than `long_model_s`; one that takes longer than
-            `model_s` is called once): its verdict is clear, its time everybody's. The first call counts as a sample only where it is the only one;
-            it is then slower than others by what a first call costs: little, of such a time.
+            `model_s` is called once): its verdict is clear, its time everybody's. The first call
+            counts as a sample only where it is the only one; it is then slower than others by what
+            a first call costs: little, of such a time.
         slow_processes: of the finals' processes, so many call it at all before the others may be
             spared it (`judge.may_be_spared`).
         beyond: a kernel of a model finds its weights beyond the shared cache, what it works on

@@ -1,4 +1,4 @@
-"""Attention a block of queries at a time: the right result, in every kind of network that has it."""
+"""Attention a block of queries at a time: the right result, however a network has it."""
 
 from __future__ import annotations
 
