@@ -1,11 +1,12 @@
-"""Attention as one kernel, where a GPU's tensor cores can have it so.
+"""Attention as one kernel, where a GPU's tensor cores can have it so, or a processor's caches do
+not hold the scores.
 
 Two products with a softmax between them are three kernels, and what lies between them is as long as
 the square of a sequence: it is written, read, written and read again; heads are moved in kernels of
 their own before and after. Gathered, a kernel has the queries, keys and values as their products
-made them, and its schedules (`search.spaces.attention_tile`) keep the scores in registers. Scores
+made them. A GPU's schedules (`search.spaces.attention_tile`) keep the scores in registers; scores
 stay in single precision, weights are rounded to half precision as they are for the second product
-anyway.
+anyway. A processor's (`search.spaces.score_rows`) keep those of some queries in a core's cache.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ FEWEST_ROWS = 16
 MOST_DEEP = 192
 """Elements of a query and a key, and of a value: of more, registers cannot hold what a warp has of
 both."""
-FAR = 8 * 2**20
+FAR = 4 * 2**20
 """Bytes of scores from which on a processor has attention as one kernel: fewer stay in its caches
-from one kernel to the next."""
+from one kernel to the next. (Of 2 MB both take as long, of 5 MB one kernel is faster by a sixth, of
+8 MB and more by a third and more: docs/benchmarks.md.)"""
+MOST_ROWS = 64
+"""Queries of a block, of which a processor's kernel takes one at a time."""
 _BINARY = {
     f"relax.{name}": getattr(relax.op, name)
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
@@ -58,7 +62,7 @@ def gather_attention(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.
     main = module["main"]
     found = _attentions(main, HALF if on_gpu else ("float32",))
     if not on_gpu:
-        found = [one for one in found if one.score_bytes >= FAR]
+        found = [one for one in found if one.is_for_processors()]
     if found:
         gatherer = _Gatherer(module, found)
         gatherer.builder_.update_func(module.get_global_var("main"), gatherer.visit_expr(main))
@@ -78,7 +82,7 @@ class _Attention:
         scores: from products to what the softmax is taken of.
         joined: from the second product to the result.
         dtype: of the arguments and the result.
-        score_bytes: of all scores.
+        shape: of the scores; wide: elements of a value.
     """
 
     last: Any
@@ -87,7 +91,21 @@ class _Attention:
     scores: tuple[Step, ...]
     joined: tuple[Step, ...]
     dtype: str
-    score_bytes: int
+    shape: tuple[int, ...]
+    wide: int
+
+    def is_for_processors(self) -> bool:
+        """Whether its scores are many, and `search.spaces.score_rows` has blocks of its queries and
+        vectors of its values. Keys that fill no vectors are filled up, which it can do where
+        scores are products, by a factor."""
+        *_, rows, keys = self.shape
+        by_factor = len(self.scores) < 2 and len(self.arguments) == _FIRST
+        return (
+            4 * prod(self.shape) >= FAR
+            and any(rows % size == 0 for size in range(MOST_ROWS // 8, MOST_ROWS + 1))
+            and self.wide % 8 == 0
+            and (keys % 8 == 0 or by_factor)
+        )
 
     def function(self) -> Any:
         """As a function in operators, which is to become one kernel."""
@@ -190,7 +208,8 @@ class _Graph:
             scores,
             joined,
             dtype,
-            4 * prod(shape),
+            shape,
+            int(second.ty.shape[-1]),
         )
 
     def _value(self, variable: Any) -> Any:

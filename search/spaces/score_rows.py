@@ -15,6 +15,7 @@ from math import ceil, log2
 from typing import Any
 
 from tunefarm.devices.target import Target
+from tunefarm.frontend.relax_attention import MOST_ROWS
 from tunefarm.search.score_rows import (
     KEYS,
     MEAN,
@@ -35,7 +36,6 @@ from tunefarm.search.spaces.hardware import Hardware, hardware
 from tunefarm.search.spaces.tile import divisors
 
 FAMILY, ALGORITHM = "score-rows", "rows"
-MOST_ROWS = 64
 FEWEST = 6
 """Accumulators of a tile: with fewer, additions wait for each other."""
 _EXPONENTIAL = 14.0
@@ -80,7 +80,9 @@ def score_rows_space(workload: Any, target: Target) -> FewWays[Block] | None:
     kernel, machine = attention_of(workload, ("float32",)), hardware(target)
     if kernel is None:
         return None
-    ways = list(_ways(kernel, machine))
+    wide = kernel.sizes[-1]
+    by_width = (_ways(kernel, machine, w) for w in machine.widths() if wide % w == 0)
+    ways = next((found for one in by_width if (found := list(one))), [])
     if not ways:
         return None
     return FewWays(
@@ -95,12 +97,8 @@ def score_rows_space(workload: Any, target: Target) -> FewWays[Block] | None:
     )
 
 
-def _ways(kernel: Attention, machine: Hardware) -> Iterator[Block]:
+def _ways(kernel: Attention, machine: Hardware, lanes: int) -> Iterator[Block]:
     rows, keys, depth, wide = kernel.sizes
-    widths = [width for width in machine.widths() if wide % width == 0]
-    if not widths:
-        return
-    lanes = widths[0]
     tiles = [
         (down, across)
         for down, across in itertools.product(range(1, 17), range(1, 5))
@@ -128,7 +126,7 @@ def _estimate(kernel: Attention, one: Block, machine: Hardware) -> float:
     def product(down: int, across: int, steps: float) -> float:
         """Cycles of so many tiles' steps: multiply-adds, broadcasts, and vectors, of which the
         first-level cache gives twice as much as the second."""
-        added = max(down * across, machine.latency * machine.fma * 0.8) / machine.fma
+        added = max(down * across, machine.latency * machine.fma) / machine.fma
         loaded = (down / machine.loads) if machine.loads else 0.0
         return steps * max(added, loaded, across * 4 * one.lanes / machine.stream)
 

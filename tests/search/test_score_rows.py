@@ -47,3 +47,41 @@ def test_attention_in_rows_of_scores_is_right(
         assert space.locate(proposal.trace) == one.point
         assert (replay.completed_by(proposal.trace) or "").startswith("score-rows")
         bench.check(proposal, str(place))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "heads", "size", "one_kernel"),
+    [
+        (1024, 1, 16, True),
+        (1016, 1, 16, False),  # 4.1 MB less than what is far
+        (1021, 2, 16, False),  # a prime: there is no block of them
+        (1040, 1, 12, False),  # values that fill no vectors
+        (1030, 1, 16, True),  # keys that fill none: scores are products by a factor
+    ],
+)
+def test_attention_is_one_kernel_where_its_scores_are_many_and_there_are_blocks_of_them(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    target,
+    tokens: int,
+    heads: int,
+    size: int,
+    one_kernel: bool,
+) -> None:
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    for name, value in (("TOKENS", tokens), ("HEADS", heads), ("SIZE", size)):
+        monkeypatch.setattr(attentions, name, value)
+    monkeypatch.setattr(attentions, "HIDDEN", heads * size)
+    model = tmp_path / "m.onnx"
+    model.write_bytes(attentions.network("plain").SerializeToString())
+    run_import(ImportRequest(model, tmp_path / "program", target))
+    program = load_program(tmp_path / "program")
+    names = {task.name for task in program.tasks}
+    assert ("attention" in names) == one_kernel
+    assert any(name.startswith("softmax") for name in names) != one_kernel
+    for task in program.tasks:
+        if task.name == "attention":
+            workload = replay.load_workload(program.workload(task.id))
+            assert design_space(workload, target).modelled()
