@@ -26,6 +26,8 @@ from tunefarm.devices.gpu import arch_of
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import HALF
 from tunefarm.frontend.pass_log import PassLog
+from tunefarm.frontend.relax_calls import is_call, shape_of
+from tunefarm.frontend.relax_rearranged import keeps_together
 
 FEWEST_ROWS = 16
 """Queries: as many as a tensor core takes at once. With fewer, blocks for the keys are wanted."""
@@ -36,8 +38,9 @@ FAR = 4 * 2**20
 """Bytes of scores from which on a processor has attention as one kernel: fewer stay in its caches
 from one kernel to the next. (Of 2 MB both take as long, of 5 MB one kernel is faster by a sixth, of
 8 MB and more by a third and more: docs/benchmarks.md.)"""
-MOST_ROWS = 64
-"""Queries of a block, of which a processor's kernel takes one at a time."""
+ROWS_OF_A_TILE = range(6, 15)
+"""Queries of which a processor's registers hold the sums in one vector each, so that additions do
+not wait for each other; some number of them has to divide the queries."""
 _BINARY = {
     f"relax.{name}": getattr(relax.op, name)
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
@@ -83,6 +86,7 @@ class _Attention:
         joined: from the second product to the result.
         dtype: of the arguments and the result.
         shape: of the scores; wide: elements of a value.
+        by_factor: scores are multiplied by a positive number, if anything is done to them.
     """
 
     last: Any
@@ -93,18 +97,18 @@ class _Attention:
     dtype: str
     shape: tuple[int, ...]
     wide: int
+    by_factor: bool
 
     def is_for_processors(self) -> bool:
         """Whether its scores are many, and `search.spaces.score_rows` has blocks of its queries and
         vectors of its values. Keys that fill no vectors are filled up, which it can do where
         scores are products, by a factor."""
         *_, rows, keys = self.shape
-        by_factor = len(self.scores) < 2 and len(self.arguments) == _FIRST
         return (
             4 * prod(self.shape) >= FAR
-            and any(rows % size == 0 for size in range(MOST_ROWS // 8, MOST_ROWS + 1))
+            and any(rows % size == 0 for size in ROWS_OF_A_TILE)
             and self.wide % 8 == 0
-            and (keys % 8 == 0 or by_factor)
+            and (keys % 8 == 0 or self.by_factor)
         )
 
     def function(self) -> Any:
@@ -153,7 +157,7 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
 
 def _attentions(main: Any, dtypes: Sequence[str]) -> list[_Attention]:
     graph = _Graph(main, dtypes)
-    found = [graph.attention(call) for call in graph.calls if _is(call, "relax.matmul")]
+    found = [graph.attention(call) for call in graph.calls if is_call(call, "relax.matmul")]
     return [one for one in found if one is not None]
 
 
@@ -185,18 +189,18 @@ class _Graph:
         """The one whose second product this is, None where it is another product's."""
         dtype = str(second.ty.dtype)
         weights = self._own(second.args[0])
-        if dtype not in self._dtypes or not _is(weights, "relax.nn.softmax"):
+        if dtype not in self._dtypes or not is_call(weights, "relax.nn.softmax"):
             return None
-        shape = _shape(weights)
+        shape = shape_of(weights)
         if shape is None or len(shape) < 3 or int(weights.attrs.axis) not in (-1, len(shape) - 1):
             return None
         found = self._scores(weights.args[0], shape)
         if found is None:
             return None
-        first, others, scores = found
+        first, others, scores, by_factor = found
         sides = [*first.args, second.args[1]]
         ends = [self._viewed(side) for side in sides]
-        if not _fits([_shape(side) for side in sides], shape):
+        if not _fits([shape_of(side) for side in sides], shape):
             return None
         if any(str(one.ty.dtype) != dtype for one in (*sides, first)):
             return None
@@ -210,6 +214,7 @@ class _Graph:
             dtype,
             shape,
             int(second.ty.shape[-1]),
+            by_factor,
         )
 
     def _value(self, variable: Any) -> Any:
@@ -223,29 +228,32 @@ class _Graph:
 
     def _scores(
         self, value: Any, shape: tuple[int, ...]
-    ) -> tuple[Any, tuple[Any, ...], tuple[Step, ...]] | None:
-        """The first product, arguments beside the three, and what is done to the scores."""
+    ) -> tuple[Any, tuple[Any, ...], tuple[Step, ...], bool] | None:
+        """The first product, arguments beside the three, what is done to the scores, and
+        `_Attention.by_factor`."""
         others: list[Any] = []
         steps: list[Step] = []
-        while not _is(call := self._own(value), "relax.matmul"):
+        by_factor = True
+        while not is_call(call := self._own(value), "relax.matmul"):
             places = self._beside(call, shape)
             if places is None:
                 return None
             steps.insert(0, _step(call, places, others))
+            by_factor = len(steps) == 1 and _is_factor(call, places)
             value = call.args[places]
-        return (call, tuple(others), tuple(steps)) if _shape(call) == shape else None
+        return (call, tuple(others), tuple(steps), by_factor) if shape_of(call) == shape else None
 
     def _beside(self, call: Any, shape: tuple[int, ...]) -> int | None:
         """Which argument of an elementwise operator comes from the first product."""
-        if _shape(call) != shape or any(_is_single(one) for one in call.args):
+        if shape_of(call) != shape or any(_is_single(one) for one in call.args):
             return None
         places: tuple[int, ...] = ()
-        if getattr(getattr(call, "op", None), "name", "") in _BINARY:
+        if is_call(call, *_BINARY):
             places = (0, 1)
-        elif _is(call, "relax.where"):
+        elif is_call(call, "relax.where"):
             places = (1, 2)
         for place in places:
-            if _shape(call.args[place]) == shape and self._comes_from_product(call.args[place]):
+            if shape_of(call.args[place]) == shape and self._comes_from_product(call.args[place]):
                 return place
         return None
 
@@ -254,9 +262,9 @@ class _Graph:
         call = self._own(value)
         if call is None:
             return False
-        if _is(call, "relax.matmul"):
+        if is_call(call, "relax.matmul"):
             return True
-        known = _is(call, *_BINARY, "relax.where")
+        known = is_call(call, *_BINARY, "relax.where")
         return known and any(self._comes_from_product(one) for one in call.args)
 
     def _viewed(self, value: Any) -> tuple[Any, tuple[Step, ...]]:
@@ -264,9 +272,9 @@ class _Graph:
         steps: list[Step] = []
         while True:
             call = self._value(value)
-            if _is(call, *_VIEWS):
+            if is_call(call, *_VIEWS):
                 steps.insert(0, _view(call))
-            elif isinstance(call, relax.TupleGetItem) and _is(
+            elif isinstance(call, relax.TupleGetItem) and is_call(
                 split := self._value(call.tuple_value), "relax.split"
             ):
                 steps.insert(0, _part(split, int(call.index)))
@@ -279,8 +287,8 @@ class _Graph:
         """The last rearrangement of a product that nobody else reads, and how it comes to it."""
         steps: list[Step] = []
         while len(readers := self._readers.get(self._results[call], [])) == 1:
-            if not _is(readers[0], *_ARRANGED):
-                break
+            if not is_call(readers[0], *_ARRANGED) or not keeps_together(readers[0]):
+                break  # (what an element's place is in the result has to be told from its own)
             call = readers[0]
             steps.append(_view(call))
         return call, tuple(steps)
@@ -293,7 +301,7 @@ def _view(call: Any) -> Step:
 def _part(split: Any, number: int) -> Step:
     """One of those that a tensor is split into."""
     axis, size = int(split.attrs.axis), split.attrs.indices_or_sections
-    shape = _shape(split.args[0])
+    shape = shape_of(split.args[0])
     assert shape is not None, "attention has a fixed shape"
     if isinstance(size, int | tvm.tirx.IntImm):
         each = -(-shape[axis] // int(size))
@@ -306,7 +314,7 @@ def _part(split: Any, number: int) -> Step:
 
 def _step(call: Any, place: int, others: list[Any]) -> Step:
     """An operator on scores, in float32; what it reads beside them goes to `others`."""
-    chooses = _is(call, "relax.where")
+    chooses = is_call(call, "relax.where")
     values: list[Callable[[Sequence[Any]], Any]] = []
     for number, argument in enumerate(call.args):
         given = _read(argument, others, chooses) if number != place else lambda _: None
@@ -319,6 +327,15 @@ def _step(call: Any, place: int, others: list[Any]) -> Step:
         return make(*given)
 
     return step
+
+
+def _is_factor(call: Any, place: int) -> bool:
+    """Whether what is at `place` is multiplied or divided by a positive number."""
+    if not (is_call(call, "relax.multiply") or (is_call(call, "relax.divide") and place == 0)):
+        return False
+    other = call.args[1 - place]
+    known = isinstance(other, tvm.ir.GenericConst) and prod(other.value.shape) == 1
+    return known and float(other.value.numpy().reshape(())) > 0
 
 
 def _read(value: Any, others: list[Any], chooses: bool) -> Callable[[Sequence[Any]], Any]:
@@ -340,7 +357,7 @@ def _read(value: Any, others: list[Any], chooses: bool) -> Callable[[Sequence[An
 
 def _is_single(value: Any) -> bool:
     """A number that only a run tells: the kernel would have it as a stage without an axis."""
-    return _shape(value) == () and not isinstance(value, tvm.ir.GenericConst)
+    return shape_of(value) == () and not isinstance(value, tvm.ir.GenericConst)
 
 
 _FIRST = 3
@@ -360,15 +377,3 @@ def _fits(sides: Sequence[tuple[int, ...] | None], scores: tuple[int, ...]) -> b
         and list(k) == [*heads, depth, keys]
         and list(v) == [*heads, keys, v[-1]]
     )
-
-
-def _is(node: Any, *names: str) -> bool:
-    operator = isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op)
-    return operator and node.op.name in names
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    try:
-        return tuple(int(size) for size in value.ty.shape)
-    except (AttributeError, TypeError):
-        return None

@@ -18,6 +18,7 @@ from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.channel_shuffle import Move, shuffled_groups
 from tunefarm.frontend.dtypes import HALF
 from tunefarm.frontend.pass_log import PassLog, run_passes
+from tunefarm.frontend.relax_calls import is_call, shape_of
 from tunefarm.frontend.relax_fold import Folded
 from tunefarm.frontend.relax_operators import Layable
 from tunefarm.frontend.relax_rearranged import rearranged_late, turns
@@ -48,10 +49,10 @@ def convert_layout(
     channels-first ones, those of a depthwise one five times; but transposes that stay inside may
     cost more than that, or less.
     """
+    module = rearranged_late(module)
     if wanted is Layout.FIRST:
         log.note("relax.ConvertLayout", time.perf_counter(), "NCHW was asked for")
         return Laid(module, Layout.FIRST)
-    module = rearranged_late(module)
     before = turns(module)
     passes = [
         Layable(),
@@ -63,6 +64,8 @@ def convert_layout(
     scratch = PassLog()
     try:
         converted = run_passes(module, passes, target, scratch, "layout")
+        converted, absorbed = absorb_shuffles(converted, scratch)
+        converted = rearranged_late(converted)
     except Exception as error:
         if wanted is Layout.LAST:
             raise UnsupportedModel(
@@ -71,8 +74,6 @@ def convert_layout(
             ) from error
         log.note("relax.ConvertLayout", time.perf_counter(), f"kept NCHW: {last_line(error)}")
         return Laid(module, Layout.FIRST)
-    converted, absorbed = absorb_shuffles(converted, scratch)
-    converted = rearranged_late(converted)
     added = turns(converted) - (before - absorbed)  # a shuffle had one of its own
     inputs, outputs = len(converted["main"].params), 1
     if added > inputs + outputs and wanted is None:
@@ -80,11 +81,6 @@ def convert_layout(
         return Laid(module, Layout.FIRST, other=Layout.LAST)
     log.extend(scratch)
     return Laid(converted, Layout.LAST)
-
-
-def _is(node: Any, *names: str) -> bool:
-    operator = isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op)
-    return operator and node.op.name in names
 
 
 def absorb_shuffles(module: tvm.IRModule, log: PassLog) -> tuple[tvm.IRModule, int]:
@@ -108,7 +104,7 @@ class _Absorber(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        if not _is(call, "relax.nn.conv2d") or str(call.attrs.data_layout) != "NHWC":
+        if not is_call(call, "relax.nn.conv2d") or str(call.attrs.data_layout) != "NHWC":
             return call
         if int(call.attrs.groups) == 1:
             return call
@@ -133,28 +129,21 @@ class _Absorber(PyExprMutator):  # type: ignore[misc]
     def _shuffled(self, data: Any) -> tuple[Any, int | None]:
         """What `data` is a rearrangement of, and the groups of the channel shuffle that it is."""
         moves: list[Move] = []
-        shape = _shape(data)
+        shape = shape_of(data)
         while isinstance(data, relax.Var):
             made = self.lookup_binding(data)
-            if _is(made, "relax.reshape"):
+            if is_call(made, "relax.reshape"):
                 moves.insert(0, ("reshape", [int(size) for size in made.ty.shape]))
-            elif _is(made, "relax.permute_dims"):
+            elif is_call(made, "relax.permute_dims"):
                 axes = made.attrs.axes
                 order = None if axes is None else [int(axis) for axis in axes]
                 moves.insert(0, ("transpose", order))
             else:
                 break
             data = made.args[0]
-        if shape is None or _shape(data) != shape:
+        if shape is None or shape_of(data) != shape:
             return data, None
         return data, shuffled_groups(moves, shape, len(shape) - 1)
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    try:
-        return tuple(int(size) for size in value.ty.shape)
-    except (AttributeError, TypeError):
-        return None
 
 
 def _shuffled_convolution(data: Any, weights: Any, attributes: Any, groups: int, dtype: str) -> Any:

@@ -130,7 +130,7 @@ def cheapen(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
         started, total = time.perf_counter(), 0
         for variable, function in module.functions_items():
             # Attention's own schedules know its exponential, and have it as a polynomial.
-            own = variable.name_hint.startswith("attention") and one is exponentials
+            own = re.fullmatch(r"attention\d*", variable.name_hint) and one is exponentials
             if isinstance(function, tvm.tirx.PrimFunc) and not own:
                 function, count = one(function)
                 if count:

@@ -10,7 +10,6 @@ activation behind a convolution that is reshaped for a product is no kernel of i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -24,6 +23,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.onnx_passes import Shape
+from tunefarm.frontend.relax_calls import operator_of, shape_of, uses_of
 
 TURN, RESHAPE = "relax.permute_dims", "relax.reshape"
 _PRODUCT = "relax.matmul"
@@ -61,7 +61,7 @@ def turns(module: tvm.IRModule) -> int:
 
     def visit(node: Any) -> None:
         nonlocal count
-        count += _operator(node) in (TURN, "relax.layout_transform")
+        count += operator_of(node) in (TURN, "relax.layout_transform")
 
     relax.analysis.post_order_visit(module["main"], visit)
     return count
@@ -121,17 +121,16 @@ def _pieces(shape: Shape, wanted: Shape) -> list[tuple[range, range]] | None:
 class _Rearranger(PyExprMutator):  # type: ignore[misc]
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
-        self._uses: Counter[Any] = Counter()
-
-        def visit(node: Any) -> None:
-            for argument in getattr(node, "args", getattr(node, "fields", ())):
-                self._uses[argument] += isinstance(argument, relax.Var)
-
-        relax.analysis.post_order_visit(module["main"], visit)
+        self._uses = uses_of(module["main"])
+        self._last = _ends_with(module["main"])
 
     def visit_call_(self, call: Any) -> Any:
         once = frozenset(place for place, one in enumerate(call.args) if self._uses[one] == 1)
-        return self._late(super().visit_call_(call), once)
+        ends = call.__chandle__() in self._last
+        call = super().visit_call_(call)
+        if operator_of(call) == _PRODUCT and not ends:
+            return self._of_flat_rows(call)
+        return self._late(call, once)
 
     def _late(self, call: Any, once: Collection[int] = ()) -> Any:
         """`call`, of what was there before its arguments were turned or reshaped, and then turned
@@ -140,19 +139,17 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         Args:
             once: places of those that nobody else reads, as far as is known.
         """
-        name = _operator(call)
+        name = operator_of(call)
         if name == TURN:
             return self._turn_again(call)
         if name == RESHAPE:
             return self._reshape_again(call)
-        if name == _PRODUCT:
-            return self._of_flat_rows(call)
         if name in _OF_ELEMENTS and not _widens(call):
             return self._of_elements(call, once)
         return self._reduction(call) if name in _REDUCTIONS else call
 
     def _turn_again(self, call: Any) -> Any:
-        shape, axes = _shape(call.args[0]), call.attrs.axes
+        shape, axes = shape_of(call.args[0]), call.attrs.axes
         if shape is None:
             return call
         order = range(len(shape))[::-1] if axes is None else [int(axis) for axis in axes]
@@ -162,7 +159,7 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         return self._turn(before.source, [before.order[axis] for axis in order])
 
     def _reshape_again(self, call: Any) -> Any:
-        shape, wanted = _shape(call.args[0]), _shape(call)
+        shape, wanted = shape_of(call.args[0]), shape_of(call)
         if shape is None or wanted is None:
             return call
         turned = self._turned(call.args[0])
@@ -173,9 +170,11 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
 
     def _of_elements(self, call: Any, once: Collection[int]) -> Any:
         """Where what it reads is rearranged in the same way, or constant."""
-        tensors = {place: one for place, one in enumerate(call.args) if _shape(one) is not None}
+        tensors = {place: one for place, one in enumerate(call.args) if shape_of(one) is not None}
         read = {place: one for place, one in tensors.items() if not _is_constant(one)}
         made = None
+        if shape_of(call) is None or any(_is_unknown(one) for one in call.args):
+            return call
         if read:
             made = self._of_turned(call, tensors, read, once)
         if read and made is None:
@@ -187,6 +186,11 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         orders = {None if one is None else one.order for one in turned.values()}
         order = orders.pop()
         if order is None or orders:
+            return None
+        most = max(prod(shape_of(one) or ()) for one in read.values())
+        if prod(shape_of(call) or ()) > most:
+            return None  # there would be more to turn
+        if any(len(shape_of(one) or ()) > len(order) for one in tensors.values()):
             return None
         sources = {place: one.source for place, one in turned.items() if one is not None}
         for place, one in tensors.items():
@@ -201,8 +205,8 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         whose kernel can do this as well: as it was before, the rest is there for nothing."""
         reshaped = {place: self._made_by(one, RESHAPE) for place, one in read.items()}
         sources = {place: made.args[0] for place, made in reshaped.items() if made is not None}
-        shapes, wanted = {_shape(one) for one in sources.values()}, _shape(call)
-        if len(shapes) != 1 or any(_shape(one) != wanted for one in read.values()):
+        shapes, wanted = {shape_of(one) for one in sources.values()}, shape_of(call)
+        if len(shapes) != 1 or any(shape_of(one) != wanted for one in read.values()):
             return None
         (shape,), others = shapes, [place for place in read if place not in sources]
         alone = any(self._takes_more(sources[place]) for place in once if place in sources)
@@ -225,20 +229,20 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         follows with it."""
         while isinstance(tensor, relax.Var):
             tensor = self.lookup_binding(tensor)
-            if _operator(tensor) in _OF_ELEMENTS:
-                tensor = next(one for one in tensor.args if not _is_constant(one))
-        return _operator(tensor) in (_PRODUCT, "relax.nn.conv2d")
+            if operator_of(tensor) in _OF_ELEMENTS:
+                tensor = next((one for one in tensor.args if not _is_constant(one)), None)
+        return operator_of(tensor) in (_PRODUCT, "relax.nn.conv2d")
 
     def _of_flat_rows(self, call: Any) -> Any:
-        """Of a product with a constant matrix, which has one row for each of the image's places (or
-        of several windows'): all of them are rows alike, of which some number fills a tile."""
+        """A product with a constant matrix, of rows for each of an image's places (or of several
+        windows'): all of them are rows alike, of which some number fills a tile."""
         data, matrix = call.args
-        shape, weights, wanted = _shape(data), _shape(matrix), _shape(call)
+        shape, weights, wanted = shape_of(data), shape_of(matrix), shape_of(call)
         if shape is None or weights is None or wanted is None or not _is_constant(matrix):
             return call
         several = sum(size > 1 for size in shape[:-1]) > 1
-        if len(weights) != 2 or not several or str(data.ty.dtype).startswith(("int", "uint")):
-            return call  # (of whole numbers: see `_widens`)
+        if len(weights) != 2 or not several:
+            return call
         rows = self._emit(self._reshape(data, (prod(shape[:-1]), shape[-1])))
         return self._reshape(self._emit(relax.Call(call.op, [rows, matrix], call.attrs)), wanted)
 
@@ -251,17 +255,17 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         return self._turn(self._emit(make(turned.source, axes, True)), turned.order)
 
     def _turn(self, source: Any, order: Sequence[int]) -> Any:
-        shape = _shape(source)
+        shape = shape_of(source)
         assert shape is not None, "else it is not known to be turned"
         moved = [axis for axis in order if shape[axis] != 1]
         if moved == sorted(moved):  # nothing moves
             return self._reshape(source, tuple(shape[axis] for axis in order))
-        return relax.op.permute_dims(source, order)
+        return relax.op.permute_dims(source, list(order))
 
     def _reshape(self, source: Any, wanted: Shape) -> Any:
         before = self._made_by(source, RESHAPE)
         source = source if before is None else before.args[0]
-        return source if _shape(source) == wanted else relax.op.reshape(source, wanted)
+        return source if shape_of(source) == wanted else relax.op.reshape(source, wanted)
 
     def _emit(self, call: Any, once: Collection[int] = ()) -> Any:
         """The tensor that `call`, which may be one already, makes."""
@@ -272,7 +276,7 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
     def _turned(self, tensor: Any) -> Turned | None:
         """What `tensor` is turned of; None where it is not."""
         made = self._made_by(tensor, TURN)
-        if made is None:
+        if made is None or made.attrs.axes is None or shape_of(made.args[0]) is None:
             return None
         return Turned(made.args[0], tuple(int(axis) for axis in made.attrs.axes))
 
@@ -280,7 +284,39 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         """The call of that operator which makes `tensor`; None where that is something else."""
         while isinstance(tensor, relax.Var):
             tensor = self.lookup_binding(tensor)
-        return tensor if _operator(tensor) == name else None
+        return tensor if operator_of(tensor) == name else None
+
+
+def _ends_with(main: Any) -> set[int]:
+    """Handles of the calls whose results are the network's, or become that element by element: what
+    they yield is not reshaped, for that would be a copy."""
+    given: list[Any] = []
+    relax.analysis.post_order_visit(main.body.body, given.append)
+    results = {one for one in given if isinstance(one, relax.Var)}
+    found: set[int] = set()
+    for block in reversed(main.body.blocks):
+        for binding in reversed(block.bindings):
+            value = binding.value
+            if binding.var not in results:
+                continue
+            found.add(value.__chandle__())
+            if isinstance(value, relax.Tuple | relax.Var):
+                results.update(getattr(value, "fields", (value,)))
+            elif operator_of(value) in _OF_ELEMENTS:
+                results.update(value.args)
+    return found
+
+
+def keeps_together(call: Any) -> bool:
+    """Whether a rearrangement makes each axis of one that there was, of some beside each other, or
+    of a part of one."""
+    shape, wanted = shape_of(call.args[0]), shape_of(call)
+    if operator_of(call) != RESHAPE or shape is None or wanted is None:
+        return operator_of(call) == TURN
+    return all(
+        sum(shape[axis] > 1 for axis in mine) < 2 or sum(wanted[axis] > 1 for axis in theirs) < 2
+        for mine, theirs in _pieces(shape, wanted) or [(range(len(shape)), range(len(wanted)))]
+    )
 
 
 def _instead(call: Any, sources: Tensors) -> Any:
@@ -292,6 +328,11 @@ def _widens(call: Any) -> bool:
     """Whether it makes more of 8 bits: a product that reads them is one of whole numbers only where
     nothing stands between (`relax_whole`)."""
     return any(str(getattr(one.ty, "dtype", "")) in BYTES for one in call.args)
+
+
+def _is_unknown(tensor: Any) -> bool:
+    """Whether it is one whose sizes are not known."""
+    return isinstance(tensor.ty, relax.TensorType) and shape_of(tensor) is None
 
 
 def _is_constant(tensor: Any) -> bool:
@@ -329,16 +370,3 @@ def _reshaped_back(constant: Any, wanted: Shape, shape: Shape) -> Any:
 def _of_rank(values: NDArray[Any], rank: int) -> NDArray[Any]:
     """With axes of one before its own, as it is broadcast."""
     return values.reshape((1,) * (rank - values.ndim) + values.shape)
-
-
-def _operator(node: Any) -> str:
-    operator = isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op)
-    return str(node.op.name) if operator else ""
-
-
-def _shape(value: Any) -> Shape | None:
-    """Of a tensor whose sizes are known."""
-    try:
-        return tuple(int(size) for size in value.ty.shape)
-    except (AttributeError, TypeError):
-        return None

@@ -18,6 +18,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunefarm.frontend.dtypes import BYTES
+from tunefarm.frontend.relax_calls import uses_of
 
 _QUANTISE = "relax.quantize"
 _QUANTISED = (_QUANTISE, "relax.dequantize")
@@ -55,13 +56,7 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
 
     def count(self, function: Any) -> None:
         """Who reads what in `function`, which is visited next."""
-        self._uses.clear()
-
-        def visit(node: Any) -> None:
-            for argument in getattr(node, "args", getattr(node, "fields", ())):
-                self._uses[argument] += isinstance(argument, relax.Var)
-
-        relax.analysis.post_order_visit(function, visit)
+        self._uses = uses_of(function)
 
     def visit_call_(self, call: Any) -> Any:
         alone = bool(call.args) and self._uses[call.args[0]] == 1

@@ -33,6 +33,7 @@ from tunefarm.frontend.integer_products import (
     widened,
 )
 from tunefarm.frontend.pass_log import PassLog
+from tunefarm.frontend.relax_calls import is_call
 
 
 def gather_whole(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
@@ -79,8 +80,8 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        convolution = _is(call, "relax.nn.conv2d")
-        if not convolution and not _is(call, "relax.matmul"):
+        convolution = is_call(call, "relax.nn.conv2d")
+        if not convolution and not is_call(call, "relax.matmul"):
             return call
         data = self._data(call.args[0])
         if data is None or (convolution and not _channels_last(call)):
@@ -95,15 +96,15 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
     def _data(self, value: Any) -> _Data | None:
         """What `value` is made of, where that is numbers of 8 bits and nothing but."""
         made, zero = self._made_by(value), 0
-        if _is(made, "relax.permute_dims"):  # at the network's beginning: 8 bits are moved instead
+        if is_call(made, "relax.permute_dims", "relax.reshape"):  # 8 bits are moved instead
             data = self._data(made.args[0])
             if data is None:
                 return None
-            turned = self.builder_.emit(relax.op.permute_dims(data.numbers, made.attrs.axes))
-            return _Data(turned, data.zero)
-        if _is(made, "relax.subtract") and (number := _number(made.args[1])) is not None:
+            moved = relax.Call(made.op, [data.numbers, *made.args[1:]], made.attrs)
+            return _Data(self.builder_.emit(moved), data.zero)
+        if is_call(made, "relax.subtract") and (number := _number(made.args[1])) is not None:
             made, zero = self._made_by(made.args[0]), number
-        if not _is(made, "relax.astype") or str(made.args[0].ty.dtype) not in BYTES:
+        if not is_call(made, "relax.astype") or str(made.args[0].ty.dtype) not in BYTES:
             return None
         data = _Data(made.args[0], zero)
         ends = np.iinfo(data.dtype)
@@ -119,7 +120,9 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
             and data.dtype == known.data
             and weights.shape[-1] % known.columns == 0
             and _in_32_bits(data, weights)
-            and (_is(call, "relax.nn.conv2d") or (weights.ndim == 2 and len(call.ty.shape) >= 2))
+            and (
+                is_call(call, "relax.nn.conv2d") or (weights.ndim == 2 and len(call.ty.shape) >= 2)
+            )
         )
 
     def _of_single_channels(self, call: Any, data: _Data) -> Any:
@@ -138,7 +141,7 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         """The kernel's sums, less what the data's zero adds to each column, in float32."""
         known = self._instructions
         assert known is not None, "it fits none"
-        convolution = _is(call, "relax.nn.conv2d")
+        convolution = is_call(call, "relax.nn.conv2d")
         window = _window(call.attrs) if convolution else Window((1, 1), (1, 1), (0,) * 4)
 
         def filled(numbers: Any) -> Any:
@@ -205,7 +208,3 @@ def _number(value: Any) -> int | None:
         return None
     number = float(value.value.numpy().reshape(()))
     return int(number) if number.is_integer() else None
-
-
-def _is(value: Any, name: str) -> bool:
-    return isinstance(value, relax.Call) and getattr(value.op, "name", "") == name

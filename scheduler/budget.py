@@ -159,7 +159,7 @@ def closing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
     rounds = min(protocol.model_rounds, max(2.0, protocol.model_s / 2 / max(1e-4, model_s)))
     runs = 1 + rounds
     if model_s > max(protocol.long_model_s, protocol.truncate_factor * tuned_s):
-        runs = protocol.slow_calls
+        runs = 1 if model_s > protocol.model_s else protocol.slow_calls
     callers = _callers(model_s, tuned_s, protocol.slow_model_s, protocol)
     model = protocol.model_processes * 0.8 + callers * model_s * runs
     model += protocol.model_processes * min(protocol.tail_s, protocol.tail_calls * tuned_s)
@@ -193,8 +193,9 @@ def _placing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
 LEAST = 0.25
 """Of a budget, what tuning gets at the least."""
 WORTH = 0.05
-"""Of a budget, what calling more than once in a process what is far slower may take. Its one call
-is its first, which costs more than others by little, and tells a factor of a hundred as well."""
+"""Of a budget, what calling more than once in a process what is far slower may take. Where it is
+called once, that is its first call, which costs more than others; by how much, matters little of
+such times, and least where they take a budget's twentieth."""
 
 
 def affordable(tasks: Collection[Progress], protocol: Protocol, budget_s: float | None) -> Protocol:

@@ -25,7 +25,8 @@ from tunefarm.frontend.exponentials import exponential
 from tunefarm.search.spaces.attention_tile.attention import Attention, attention_of
 from tunefarm.search.splice import renamed
 
-KEYS, PRODUCTS, SCORES = "row_keys", "row_products", "row_scores"
+KEYS, VALUES = "row_keys", "row_values"
+PRODUCTS, SCORES = "row_products", "row_scores"
 TOPS, TOP, WEIGHTS = "row_tops", "row_top", "row_weights"
 TOTALS, TOTAL, MIXED, MEAN = "row_totals", "row_total", "row_mixed", "row_mean"
 """Names of the stages that `in_rows` makes, in the order of the text."""
@@ -69,7 +70,9 @@ def _stored(body: Any, means: Any, one: Attention) -> Any:
 
 def fits(one: Attention, columns: int) -> bool:
     """Whether keys that fill no whole tiles can be told from those that are there: where there are
-    more of them, a score of none is the least there is."""
+    more of them, a score of none is the least there is. (Should a row's own scores all be minus
+    infinity, which without a mask only products beyond all numbers are, it yields nought where
+    three kernels yield no number.)"""
     _, keys, _, _ = one.sizes
     return keys % columns == 0 or one.factor is not None
 
@@ -155,10 +158,18 @@ def _stages(one: Attention, arguments: Sequence[Any], columns: int) -> list[Any]
     weights = te.compute(across, lambda *at: exponential(scores(*at) - top(*at[:-2])), name=WEIGHTS)
     total = folded(weights, te.sum, TOTALS, TOTAL)
     key = te.reduce_axis((0, keys), name="key")
+    panel = next(size for size in (16, 8, 4, 2, 1) if wide % size == 0)
+
+    def values(*at: Any) -> Any:
+        *head, number, row, lane = at
+        place = [*head, second[batch], number * panel + lane, row]
+        return of_operand(one.values, dict(zip(second, place, strict=True)))
+
+    value_panels = te.compute((*heads, wide // panel, keys, panel), values, name=VALUES)
 
     def mix(*at: Any) -> Any:
         *head, row, place = at
-        value = of_operand(one.values, dict(zip(second, [*head, row, place, key], strict=True)))
+        value = value_panels(*head, place // panel, key, place % panel)
         return te.sum(weights(*head, row, key // columns, key % columns) * value, key)
 
     mixed = te.compute((*heads, rows, wide), mix, name=MIXED)

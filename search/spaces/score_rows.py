@@ -15,7 +15,7 @@ from math import ceil, log2
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.frontend.relax_attention import MOST_ROWS
+from tunefarm.frontend.relax_attention import ROWS_OF_A_TILE
 from tunefarm.search.score_rows import (
     KEYS,
     MEAN,
@@ -26,6 +26,7 @@ from tunefarm.search.score_rows import (
     TOPS,
     TOTAL,
     TOTALS,
+    VALUES,
     WEIGHTS,
     fits,
     in_rows,
@@ -36,7 +37,8 @@ from tunefarm.search.spaces.hardware import Hardware, hardware
 from tunefarm.search.spaces.tile import divisors
 
 FAMILY, ALGORITHM = "score-rows", "rows"
-FEWEST = 6
+MOST_ROWS = 64
+FEWEST = min(ROWS_OF_A_TILE)
 """Accumulators of a tile: with fewer, additions wait for each other."""
 _EXPONENTIAL = 14.0
 """Instructions for a vector of weights: the polynomial and what is around it."""
@@ -181,7 +183,8 @@ def schedule_block(schedule: Any, kernel: Attention, one: Block) -> None:
             schedule.compute_at(get(whole), loop, preserve_unit_loops=True)
         _fold(schedule, get(whole), get(parts), one)
     _vectors(schedule, *reversed(schedule.split(lane, [None, one.lanes])))
-    schedule.parallel(schedule.fuse(*schedule.get_loops(get(KEYS))[: heads + 1]))
+    for name in (KEYS, VALUES):
+        schedule.parallel(schedule.fuse(*schedule.get_loops(get(name))[: heads + 1]))
 
 
 def _fold(schedule: Any, whole: Any, parts: Any, one: Block) -> None:

@@ -29,7 +29,8 @@ def network(kind: str) -> onnx.ModelProto:
     Args:
         kind: ``plain`` (scores divided), ``batches`` (of three dimensions, as bmm has them),
             ``scaled`` (queries and keys, before their product), ``masked`` (another tensor
-            added), ``factor`` and ``by`` (scores multiplied, from either side), ``told`` (by a
+            added), ``factor`` and ``by`` (scores multiplied, from either side), ``more`` (a number
+            added), ``less`` (scores multiplied by a negative one), ``told`` (by a
             number that only a run tells), ``chosen`` (scores of the later replaced), ``shared``
             (keys are values as well), ``packed`` (all from one product, that is split),
             ``grouped`` (one head of keys and values for all),
@@ -83,6 +84,10 @@ def network(kind: str) -> onnx.ModelProto:
     if kind in ("factor", "by"):
         sides = [scores, writer.constant(size**-0.5)]
         scores = writer.node("Mul", *(sides if kind == "by" else sides[::-1]))
+    if kind == "more":
+        scores = writer.node("Add", scores, writer.constant(1.0))
+    if kind == "less":
+        scores = writer.node("Mul", scores, writer.constant(-0.25))
     if kind == "told":
         scores = writer.node("Mul", scores, writer.node("ReduceMax", x, keepdims=0))
     if kind == "masked":

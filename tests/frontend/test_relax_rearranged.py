@@ -15,6 +15,7 @@ from onnx import helper
 
 from tests.frontend.test_relax_operators import TARGET, computes_the_same
 from tests.spelled import model_of, random
+from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.importer import ImportRequest, run_import
 from tunefarm.frontend.program import Program, load_program
 
@@ -167,6 +168,94 @@ def test_a_network_of_a_reshape_alone_has_a_kernel(tmp_path: Path) -> None:
     assert kernels == {"reshape": 1}
 
 
+def test_a_constant_may_have_more_axes_than_what_is_turned(tmp_path: Path) -> None:
+    nodes = [
+        node("Transpose", ["x"], "t", perm=[1, 0]),
+        node("Add", ["t", "each"], "a"),
+        node("Tanh", ["a"], "y"),
+    ]
+    imported(tmp_path, nodes, (4, 6), {"each": random(3, 6, 4)})
+
+
+def test_what_becomes_larger_is_not_turned_then(tmp_path: Path) -> None:
+    nodes = [
+        node("Transpose", ["x"], "t", perm=[1, 0, 2]),
+        node("Mul", ["t", "many"], "m"),
+        node("MatMul", ["m", "weights"], "y"),
+    ]
+    constants = {"many": random(3, 2, 40), "weights": random(40, 8)}
+    program, _ = imported(tmp_path, nodes, (2, 3, 1), constants)
+    turned = [task for task in program.tasks if "transpose" in task.name]
+    assert all(task.args[0].nbytes == 4 * 6 for task in turned), "not what it is broadcast to"
+
+
+def test_a_product_that_ends_the_network_has_the_rows_that_it_has(tmp_path: Path) -> None:
+    """A result is no view: its reshape would copy it."""
+    nodes = [
+        node("Conv", ["x", "w"], "c", kernel_shape=[1, 1]),
+        node("Transpose", ["c"], "t", perm=TO_LAST),
+        node("MatMul", ["t", "up"], "u"),
+        node("Relu", ["u"], "r"),
+        node("MatMul", ["r", "down"], "d"),
+        node("Tanh", ["d"], "y"),
+    ]
+    constants = {"w": random(8, 4, 1, 1), "up": random(8, 16), "down": random(16, 24)}
+    program, kernels = imported(tmp_path, nodes, (1, 4, 5, 7), constants)
+    assert not any("reshape" in name for name in kernels), kernels
+    shapes = {task.name: task.args[-1].shape for task in program.tasks}
+    assert shapes["matmul_relu"] == (35, 16)
+    assert shapes["matmul_fast_tanh"] == (1, 5, 7, 24)
+
+
+def test_two_reshapes_alone_have_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    nodes = [node("Reshape", ["x", "a"], "y"), node("Reshape", ["x", "b"], "z")]
+    constants = {"a": np.array([3, 8]), "b": np.array([8, 3])}
+    model = model_of(nodes, {"x": np.zeros((4, 6), np.float32)}, ["y", "z"], constants)
+    path.write_bytes(model.SerializeToString())
+    run_import(ImportRequest(path, tmp_path / "program", TARGET))
+    program = load_program(tmp_path / "program")
+    assert {task.name for task in program.tasks} == {"reshape"}
+    computes_the_same(program, path, (4, 6))
+
+
+def test_sizes_that_an_input_decides_are_refused_as_such(tmp_path: Path) -> None:
+    """Whatever is done to such a tensor."""
+    nodes = [
+        node("NonZero", ["x"], "n"),
+        node("Transpose", ["n"], "t"),
+        node("Cast", ["t"], "c", to=1),
+        node("ReduceMax", ["c"], "m", axes=[0], keepdims=1),
+        node("Transpose", ["x"], "u"),
+        node("Add", ["m", "u"], "y"),
+    ]
+    path = tmp_path / "m.onnx"
+    model = model_of(nodes, {"x": np.zeros((2, 5), np.float32)}, ["y"], {})
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UnsupportedModel, match="depend on what"):
+        run_import(ImportRequest(path, tmp_path / "program", TARGET))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", None])
+def test_rows_are_flat_in_every_layout(tmp_path: Path, layout: str | None) -> None:
+    nodes = [
+        node("Conv", ["x", "w"], "c", kernel_shape=[1, 1]),
+        node("Transpose", ["c"], "t", perm=TO_LAST),
+        node("MatMul", ["t", "up"], "u"),
+        node("Transpose", ["u"], "f", perm=TO_FIRST),
+        node("Conv", ["f", "v"], "y", kernel_shape=[1, 1]),
+    ]
+    constants = {"w": random(8, 4, 1, 1), "up": random(8, 16), "v": random(4, 16, 1, 1)}
+    path = tmp_path / "m.onnx"
+    model = model_of(nodes, {"x": np.zeros((1, 4, 5, 7), np.float32)}, ["y"], constants)
+    path.write_bytes(model.SerializeToString())
+    run_import(ImportRequest(path, tmp_path / "program", TARGET, layout=layout))
+    program = load_program(tmp_path / "program")
+    (product,) = (task for task in program.tasks if task.name == "matmul")
+    assert product.args[-1].shape == (35, 16)
+    computes_the_same(program, path, (1, 4, 5, 7))
+
+
 @st.composite
 def rearrangements(draw):
     """A shape, how it is turned, and what it is reshaped to then."""
@@ -212,7 +301,8 @@ OPERATIONS = ("relu", "turn", "split", "join", "scale", "bias", "sum", "mean")
 @settings(max_examples=20, deadline=None)
 @pytest.mark.filterwarnings("ignore")
 def test_whatever_is_rearranged_computes_the_same(tmp_path_factory, operations, chance) -> None:
-    name, shape, nodes, constants = "x", (2, 3, 4, 5), [], {}
+    name, nodes, constants = "x", [], {}
+    shape = chance.choice([(2, 3, 4, 5), (1, 6, 1, 4), (3, 1, 8)])
     shapes = {name: shape}
     for place, what in enumerate(operations):
         made, value = f"t{place}", f"c{place}"
@@ -220,9 +310,12 @@ def test_whatever_is_rearranged_computes_the_same(tmp_path_factory, operations, 
         if what == "relu":
             nodes.append(node("Tanh", [name], made))
         elif what == "turn":
-            order = list(range(rank))
-            chance.shuffle(order)
-            nodes.append(node("Transpose", [name], made, perm=order))
+            order = list(range(rank))[::-1]
+            if chance.random() < 0.2:
+                nodes.append(node("Transpose", [name], made))
+            else:
+                chance.shuffle(order)
+                nodes.append(node("Transpose", [name], made, perm=order))
             shape = tuple(shape[axis] for axis in order)
         elif what in ("split", "join"):
             axis = chance.randrange(rank)
@@ -243,7 +336,11 @@ def test_whatever_is_rearranged_computes_the_same(tmp_path_factory, operations, 
             shape = tuple(1 if a == axis else size for a, size in enumerate(shape))
         else:
             kept = [size if chance.random() < 0.5 else 1 for size in shape]
-            constants[value] = random(*kept[chance.randrange(rank + 1) :], seed=place)
+            kept = kept[chance.randrange(rank + 1) :]
+            if chance.random() < 0.2 and len(kept) == rank < 5:
+                kept = [2, *kept]
+                shape = (2, *shape)
+            constants[value] = random(*kept, seed=place)
             nodes.append(node("Mul" if what == "scale" else "Add", [name, value], made))
         shapes[made] = shape
         name = made

@@ -35,6 +35,28 @@ def test_a_product_whose_sums_might_not_fit_32_bits_stays_as_it_is(
     assert sum("fours" in task.name for task in program.tasks) == integers
 
 
+@pytest.mark.parametrize("shape", [(64,), (2, 64), (1, 2, 64), (2, 8, 64), (2, 3, 4, 64)])
+def test_a_product_is_of_integers_however_many_axes_its_rows_have(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    from tests.bench import imported
+
+    one = Quantised()
+    x = one.rounded("x", 1 / 90)
+    numbers = one.constant(np.full((64, 8), 127, np.int8))
+    scale, zero = one.constant(np.float32(0.01)), one.constant(np.int8(0))
+    one.add("MatMul", x, one.add("DequantizeLinear", numbers, scale, zero))
+    one.nodes[-1].output[0] = one.nodes[-1].output[0] + "p"
+    one.add("Relu", one.nodes[-1].output[0])
+    one.nodes[-1].output[0] = "y"
+    path = tmp_path / "m.onnx"
+    model = one.model([("x", [*shape])], [("y", [*shape[:-1], 8])])
+    path.write_bytes(model.SerializeToString())
+    program = imported(tmp_path, path, TARGET)
+    integers = sum("fours" in task.name for task in program.tasks)
+    assert integers == (len(shape) > 1), [task.name for task in program.tasks]
+
+
 def test_the_compiler_turns_no_constants(tmp_path: Path) -> None:
     import onnx
     import tvm
@@ -42,6 +64,7 @@ def test_the_compiler_turns_no_constants(tmp_path: Path) -> None:
 
     from tunefarm.frontend import relax_fold, relax_layout, relax_passes
     from tunefarm.frontend.pass_log import PassLog
+    from tunefarm.frontend.relax_calls import is_call
 
     model = onnx.load(network(tmp_path / "m.onnx"))
     log = PassLog()
@@ -56,7 +79,7 @@ def test_the_compiler_turns_no_constants(tmp_path: Path) -> None:
         found: list[np.ndarray] = []
 
         def visit(node) -> None:
-            if relax_layout._is(node, "relax.permute_dims") and isinstance(
+            if is_call(node, "relax.permute_dims") and isinstance(
                 node.args[0], tvm.ir.GenericConst
             ):
                 found.append(node.args[0].value.numpy())

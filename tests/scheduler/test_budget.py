@@ -166,6 +166,18 @@ def test_what_follows_tuning_takes_longer_where_the_untuned_kernels_are_slow() -
     assert closing_s([Progress("t", 1)], Protocol()) < 50, "before any baseline is known"
 
 
+def test_a_model_of_which_one_run_takes_longer_than_all_samples_may_is_run_once() -> None:
+    def closing(untuned_s: float, calls: int) -> float:
+        tasks = [progress(f"t{i}", 1, untuned_s / 0.6 / 20, [1e-4]) for i in range(20)]
+        return closing_s(tasks, Protocol(slow_calls=calls, screen_s=100.0))  # kernels are not slow
+
+    assert closing(5.9, 3) - closing(5.9, 1) > 2 * 3 * 5.9
+    model_s = Protocol().model_s
+    few, many = closing(1.1 * model_s, 1), closing(1.1 * model_s, 3)
+    kernels = 2 * 1.1 * model_s / 0.6 * Protocol().final_processes
+    assert many - few == pytest.approx(kernels, rel=0.01), "of the kernels alone"
+
+
 def test_kernels_that_take_milliseconds_take_their_races_as_much_time_as_there_is() -> None:
     def closing(best: float) -> float:
         return closing_s([progress(f"t{i}", 1, 1e-3, [best]) for i in range(60)], Protocol())
@@ -179,12 +191,12 @@ def test_kernels_that_take_milliseconds_take_their_races_as_much_time_as_there_i
 
 def test_who_is_not_far_behind_is_called_by_all_processes() -> None:
     def closing(best: float) -> float:
-        return closing_s([progress(f"t{i}", 2, 0.2, [best]) for i in range(30)], Protocol())
+        return closing_s([progress(f"t{i}", 2, 0.15, [best]) for i in range(30)], Protocol())
 
-    # Three calls in three processes more: of six seconds of untuned kernels, of the model's seven.
-    assert closing(0.07) - closing(0.06) == pytest.approx(3 * 3 * 6.0, rel=0.2)
-    # And the winners' five rounds, which there is time for in one case: 0.15 s a kernel.
-    assert closing(0.06) - closing(0.035) == pytest.approx(3 * 3 * 7.2 + 6 * 30 * 0.15, rel=0.25)
+    # Three calls in three processes more: of 4.5 seconds of untuned kernels, of the model's 5.4.
+    assert closing(0.0502) - closing(0.0498) == pytest.approx(3 * 3 * 4.5, rel=0.2)
+    # And the winners' five rounds, which there is time for: 0.45 s a kernel, and 0.26.
+    assert closing(0.045) - closing(0.026) == pytest.approx(3 * 3 * 5.4 + 6 * 30 * 0.19, rel=0.25)
 
 
 def test_an_untuned_model_that_is_far_slower_is_called_few_times() -> None:

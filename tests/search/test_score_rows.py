@@ -9,6 +9,7 @@ import pytest
 
 from tests.bench import Bench
 from tests.frontend import test_relax_attention as attentions
+from tunefarm.devices.target import parse_target
 from tunefarm.frontend import relax_attention
 from tunefarm.frontend.importer import ImportRequest, run_import
 from tunefarm.frontend.program import load_program
@@ -21,7 +22,9 @@ pytestmark = pytest.mark.tvm
     [
         *((kind, 24) for kind in ("plain", "batches", "scaled", "masked", "chosen", "factor")),
         *((kind, 24) for kind in ("by", "shared", "packed", "grouped")),
-        *((kind, 22) for kind in ("plain", "scaled", "by")),  # that fill no whole tiles of keys
+        *(
+            (kind, 22) for kind in ("plain", "scaled", "by", "shared")
+        ),  # that fill no whole tiles of keys
     ],
 )
 def test_attention_in_rows_of_scores_is_right(
@@ -50,19 +53,27 @@ def test_attention_in_rows_of_scores_is_right(
 
 
 @pytest.mark.parametrize(
-    ("tokens", "heads", "size", "one_kernel"),
+    ("kind", "tokens", "heads", "size", "one_kernel"),
     [
-        (1024, 1, 16, True),
-        (1016, 1, 16, False),  # 4.1 MB less than what is far
-        (1021, 2, 16, False),  # a prime: there is no block of them
-        (1040, 1, 12, False),  # values that fill no vectors
-        (1030, 1, 16, True),  # keys that fill none: scores are products by a factor
+        ("plain", 1024, 1, 16, True),
+        ("plain", 1016, 1, 16, False),  # too few scores
+        ("plain", 1021, 2, 16, False),  # a prime: there is no block of them
+        ("plain", 901, 2, 16, False),  # 17 times 53: no tile has as many rows
+        ("plain", 1040, 1, 12, False),  # values that fill no vectors
+        ("plain", 1030, 1, 16, True),  # keys that fill none: scores are products by a factor
+        ("more", 1030, 1, 16, False),  # and here they are not
+        ("less", 1030, 1, 16, False),  # nor is the largest product the largest score
+        ("more", 1032, 1, 8, True),
+        ("masked", 1032, 1, 16, True),  # keys that fill vectors of eight, not of sixteen
+        ("masked", 1030, 1, 16, False),
     ],
 )
+@pytest.mark.parametrize("processor", ["x86-64-v3", "x86-64-v4", "x86-64"])
 def test_attention_is_one_kernel_where_its_scores_are_many_and_there_are_blocks_of_them(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    target,
+    processor: str,
+    kind: str,
     tokens: int,
     heads: int,
     size: int,
@@ -71,11 +82,12 @@ def test_attention_is_one_kernel_where_its_scores_are_many_and_there_are_blocks_
     from tunefarm.search import replay
     from tunefarm.search.spaces import design_space
 
+    target = parse_target(f"llvm:mcpu={processor}:num-cores=2")
     for name, value in (("TOKENS", tokens), ("HEADS", heads), ("SIZE", size)):
         monkeypatch.setattr(attentions, name, value)
     monkeypatch.setattr(attentions, "HIDDEN", heads * size)
     model = tmp_path / "m.onnx"
-    model.write_bytes(attentions.network("plain").SerializeToString())
+    model.write_bytes(attentions.network(kind).SerializeToString())
     run_import(ImportRequest(model, tmp_path / "program", target))
     program = load_program(tmp_path / "program")
     names = {task.name for task in program.tasks}
