@@ -115,7 +115,16 @@ def test_what_follows_a_reshaped_image_is_in_its_kernel(tmp_path: Path) -> None:
     }
 
 
-def test_a_bias_of_some_of_the_axes_that_were_one_stays_behind_the_reshape(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("bias", "wanted"),
+    [
+        ((3, 1), {"matmul": 1, "reshape_add_relu": 1}),  # of some of the axes that were one
+        ((3, 4), {"matmul_add_relu": 1, "reshape": 1}),  # of all of them
+    ],
+)
+def test_a_bias_is_added_before_a_reshape_where_it_can_be_reshaped_back(
+    tmp_path: Path, bias: tuple[int, ...], wanted: dict[str, int]
+) -> None:
     nodes = [
         node("MatMul", ["x", "weights"], "p"),
         node("Reshape", ["p", "heads"], "h"),
@@ -125,26 +134,10 @@ def test_a_bias_of_some_of_the_axes_that_were_one_stays_behind_the_reshape(tmp_p
     constants = {
         "weights": random(8, 12),
         "heads": np.array([5, 3, 4]),
-        "each": random(3, 1, seed=1),
+        "each": random(*bias, seed=1),
     }
     _, kernels = imported(tmp_path, nodes, (5, 8), constants)
-    assert kernels == {"matmul": 1, "reshape_add_relu": 1}
-
-
-def test_a_bias_of_all_of_them_does_not(tmp_path: Path) -> None:
-    nodes = [
-        node("MatMul", ["x", "weights"], "p"),
-        node("Reshape", ["p", "heads"], "h"),
-        node("Add", ["h", "each"], "a"),
-        node("Relu", ["a"], "y"),
-    ]
-    constants = {
-        "weights": random(8, 12),
-        "heads": np.array([5, 3, 4]),
-        "each": random(3, 4, seed=1),
-    }
-    _, kernels = imported(tmp_path, nodes, (5, 8), constants)
-    assert kernels == {"matmul_add_relu": 1, "reshape": 1}
+    assert kernels == wanted
 
 
 def test_what_was_turned_and_is_needed_as_it_was_is_turned_once(tmp_path: Path) -> None:
