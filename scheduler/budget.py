@@ -191,7 +191,7 @@ def _placing_s(tasks: Collection[Progress], protocol: Protocol) -> float:
 
 
 LEAST = 0.25
-"""Of a budget, what tuning gets at the least."""
+"""Of a budget, what tuning gets at the least, from when it begins."""
 WORTH = 0.05
 """Of a budget, what calling more than once in a process what is far slower may take. Where it is
 called once, that is its first call, which costs more than others; by how much, matters little of
@@ -212,14 +212,23 @@ def affordable(tasks: Collection[Progress], protocol: Protocol, budget_s: float 
     return next(fitting, once)
 
 
-def tuning_s(tasks: Collection[Progress], protocol: Protocol, budget_s: float) -> float:
-    """Seconds of a budget until tuning must stop for the budget to be kept."""
+def tuning_s(
+    tasks: Collection[Progress], protocol: Protocol, budget_s: float, begun_s: float
+) -> float:
+    """Seconds of a budget until tuning must stop for the budget to be kept.
+
+    Args:
+        begun_s: of them, what had passed when tuning began. However long import and untuned kernels
+            took, a job that tunes nothing is of no use to anyone.
+    """
     closing = closing_s(tasks, affordable(tasks, protocol, budget_s))
-    return budget_s - min(closing, (1 - LEAST) * budget_s)
+    return max(budget_s - closing, begun_s + LEAST * budget_s)
 
 
-def overrun_s(tasks: Collection[Progress], protocol: Protocol, budget_s: float) -> float:
-    """Seconds by which a budget cannot be kept: the finals take longer than tuning leaves them,
-    however few calls they make."""
+def overrun_s(
+    tasks: Collection[Progress], protocol: Protocol, budget_s: float, begun_s: float
+) -> float:
+    """Seconds by which a budget cannot be kept: the finals take longer than what comes before them
+    and the least of tuning leave them, however few calls they make."""
     closing = closing_s(tasks, affordable(tasks, protocol, budget_s))
-    return max(0.0, closing - (1 - LEAST) * budget_s)
+    return max(0.0, begun_s + LEAST * budget_s + closing - budget_s)

@@ -77,7 +77,8 @@ class TargetRun:
     Args:
         epoch: of this driver.
         budget_s: seconds in which all should be done, None for no limit. Tuning stops when what
-            follows it will take the rest; at least a quarter of the time is for tuning.
+            follows it will take the rest; at least a quarter of it is for tuning, from when that
+            begins.
         check: called between events; raises to end the run.
         sync: asks the tracker to catch up; quiet: waits until it has.
         on_farm: units and builders are those of a farm; else of this machine alone.
@@ -131,6 +132,7 @@ class TargetRun:
         self.finals = Finals(self.home, self.races, self.directory)
         self.crew: RayCrew | None = None
         self.last_sync = self.last_heard = time.monotonic()
+        self.tuned_after_s: float | None = None
         self.waits = False
 
     # -------------------------------------------------------------------- run
@@ -271,10 +273,11 @@ class TargetRun:
         if phase is Phase.COMPARE and (said := self.finals.find_previous()):
             self._say(said)
         if phase is Phase.TUNE and self.budget_s is not None:
-            over = overrun_s(self.state.tasks.values(), self.protocol, self.budget_s)
+            tasks, begun_s = self.state.tasks.values(), self._tuned_after_s()
+            over = overrun_s(tasks, self.protocol, self.budget_s, begun_s)
             if over > 0.25 * self.budget_s:
                 self._say(
-                    f"a quarter of the budget is for tuning, and what follows "
+                    f"a quarter of the budget is for tuning, and what comes before and after "
                     f"it takes longer than the rest: about {over:.0f} s over the budget"
                 )
 
@@ -376,6 +379,8 @@ class TargetRun:
     # ------------------------------------------------------------------ events
 
     def _clock(self) -> list[Event]:
+        if self.state.phase is Phase.TUNE:
+            self.tuned_after_s = self._tuned_after_s()
         now, until = time.monotonic(), self._tune_until()
         if until is not None and now > until:
             self.spent = True
@@ -497,4 +502,10 @@ class TargetRun:
         """`time.monotonic()` at which tuning must stop for the deadline to be kept."""
         if self.budget_s is None or self.spent:
             return None
-        return self.started + tuning_s(self.state.tasks.values(), self.protocol, self.budget_s)
+        tasks, begun_s = self.state.tasks.values(), self._tuned_after_s()
+        return self.started + tuning_s(tasks, self.protocol, self.budget_s, begun_s)
+
+    def _tuned_after_s(self) -> float:
+        """Seconds from the start to when tuning began, or could begin now."""
+        known = self.tuned_after_s
+        return time.monotonic() - self.started if known is None else known

@@ -225,8 +225,20 @@ def test_what_is_far_slower_is_called_again_while_that_costs_little() -> None:
         if fitted != protocol:
             more = replace(fitted, slow_calls=fitted.slow_calls + 1)
             assert closing_s(tasks, more) > once + 0.05 * budget
-        assert budget / 4 <= tuning_s(tasks, protocol, budget) < budget
+        assert budget / 4 <= tuning_s(tasks, protocol, budget, 0.0) < budget
         over = max(0.0, closing_s(tasks, fitted) - 0.75 * budget)
-        assert overrun_s(tasks, protocol, budget) == over
+        assert overrun_s(tasks, protocol, budget, 0.0) == over
     assert calls == [1, 1, 2, 3, 3, 3]
-    assert overrun_s(tasks, protocol, 60.0) > 0 == overrun_s(tasks, protocol, 300.0)
+    assert overrun_s(tasks, protocol, 60.0, 0.0) > 0 == overrun_s(tasks, protocol, 300.0, 0.0)
+
+
+def test_a_quarter_of_a_budget_is_for_tuning_whenever_it_begins() -> None:
+    tasks, protocol = [Progress("t", 1, 1e-3)], Protocol()
+    closing = closing_s(tasks, protocol)
+    budget = 2 * closing
+    assert tuning_s(tasks, protocol, budget, 0.0) == budget - closing
+    assert overrun_s(tasks, protocol, budget, 0.0) == 0
+    for late in (0.5 * budget, 0.9 * budget, 3 * budget):
+        assert tuning_s(tasks, protocol, budget, late) == late + budget / 4
+        over = overrun_s(tasks, protocol, budget, late)
+        assert over == pytest.approx(late + budget / 4 + closing - budget)
