@@ -24,7 +24,7 @@ from arms import best_of, curve, reached, timed_together
 
 from tunefarm.devices.probe import probe
 from tunefarm.frontend.importer import ImportRequest, import_model
-from tunefarm.frontend.zoo import write_zoo_model
+from tunefarm.frontend.zoo.networks import write_zoo_model
 from tunefarm.home import Home, write_atomically
 from tunefarm.measure.roofline import measure_roof, roof_path
 

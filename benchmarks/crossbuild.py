@@ -35,11 +35,11 @@ from tunefarm.devices.target import Target, parse_target
 from tunefarm.frontend.dtypes import TF32
 from tunefarm.home import write_atomically
 from tunefarm.measure.build import Builder, BuildRequest, Library
-from tunefarm.measure.cuda import cuda_compiler
+from tunefarm.measure.cuda.compiler import cuda_compiler
 from tunefarm.search import replay
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.spaces import design_space
-from tunefarm.search.tiles import random_point
+from tunefarm.search.strategies.tiles import random_point
 
 COMPILE_LIMIT_S = 120.0
 DRAWS = 400

@@ -5,7 +5,7 @@
 Matrix products of even and odd sizes, a convolution, softmax, layer normalisation, the two products
 of attention and the whole of it, in fp32, fp16, bf16, tf32 and int8 where they can be so: of each
 the untuned kernel and the first schedules of each kind in its design space. Each is built as it
-always is, and run on a GPU of paper (`tunefarm.measure.emulator`) under TVM's own CUDA runtime, for
+always is, and run on a GPU of paper (`measure.cuda.emulator`) under TVM's own CUDA runtime, for
 two inputs; the same kernel on the processor says what is right. It stops at addresses that nobody
 allocated and at threads that do not wait for each other. Nothing of it is timed.
 """
@@ -52,11 +52,11 @@ from tvm import te, topi
 
 from tunefarm.devices.target import make_target
 from tunefarm.frontend.dtypes import TF32
-from tunefarm.frontend.tir import argument_specs
+from tunefarm.frontend.relax.tir import argument_specs
 from tunefarm.home import write_atomically
 from tunefarm.measure.build import Builder, BuildRequest
-from tunefarm.measure.cuda import cuda_compiler
-from tunefarm.measure.emulator.stand_in import environment
+from tunefarm.measure.cuda.compiler import cuda_compiler
+from tunefarm.measure.cuda.emulator.stand_in import environment
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import ScreenRequest

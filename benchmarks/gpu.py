@@ -48,16 +48,16 @@ from tvm import te, topi
 
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import HALF, TF32
-from tunefarm.frontend.relax_passes import flops_of
-from tunefarm.frontend.tir import argument_specs
+from tunefarm.frontend.relax.passes import flops_of
+from tunefarm.frontend.relax.tir import argument_specs
 from tunefarm.home import write_atomically
 from tunefarm.measure.build import Builder, BuildRequest
-from tunefarm.measure.bundle import write_bundle
+from tunefarm.measure.bundles.bundle import write_bundle
+from tunefarm.measure.bundles.runtime_files import runtime_files
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.files import needs
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import ScreenRequest
-from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.scheduler.exchange import WHEELS
 from tunefarm.search.spaces import design_space
 from tunefarm.search.strategy import Evaluated, make_strategy

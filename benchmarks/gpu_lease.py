@@ -28,8 +28,8 @@ from typing import Any
 from gpu_tables import KERNELS, NETWORK, NETWORKS_KERNELS, RIVALS, place_in, tables
 
 from tunefarm.durations import seconds_of
-from tunefarm.measure.bundle import report_of
-from tunefarm.measure.bundle_main import heed_signals
+from tunefarm.measure.bundles.bundle import report_of
+from tunefarm.measure.bundles.main import heed_signals
 
 SHARES = {KERNELS: 4.0, NETWORKS_KERNELS: 2.0, NETWORK: 2.0}
 RIVALS_SHARE = 3.0

@@ -29,13 +29,13 @@ from tunefarm.frontend.program import Program, load_program
 from tunefarm.home import write_atomically
 from tunefarm.measure.assemble import AssembleRequest, assemble
 from tunefarm.measure.build import Builder, BuildRequest
-from tunefarm.measure.bundle import Report, write_bundle
+from tunefarm.measure.bundles.bundle import Report, write_bundle
+from tunefarm.measure.bundles.runtime_files import runtime_files
 from tunefarm.measure.expected import ExpectedRequest, make_expected
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.files import needs
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import CheckRequest, ModelRequest, ScreenRequest
-from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.scheduler.exchange import WHEELS
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.replay import load_workload

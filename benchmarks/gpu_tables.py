@@ -22,8 +22,8 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where tunefarm is not installed
 
 from tunefarm.errors import Failure
-from tunefarm.measure.bundle import Report, read_bundle, read_report, report_of
-from tunefarm.measure.bundle_run import PART
+from tunefarm.measure.bundles.bundle import Report, read_bundle, read_report, report_of
+from tunefarm.measure.bundles.run import PART
 from tunefarm.measure.facts import Checked, ScreenOutcome
 from tunefarm.measure.judge import judge
 from tunefarm.measure.protocol import Protocol

@@ -29,7 +29,7 @@ from kernels import KERNELS, between_bytes, imported
 from tunefarm.devices.probe import probe
 from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.frontend.program import Program, TuningTask
-from tunefarm.frontend.zoo import write_zoo_model
+from tunefarm.frontend.zoo.networks import write_zoo_model
 from tunefarm.home import Home, write_atomically
 from tunefarm.measure.roofline import measure_roof, roof_path
 from tunefarm.scheduler.local import LocalTuner

@@ -24,7 +24,7 @@ from tunefarm.devices.device import Device
 from tunefarm.devices.probe import probe
 from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.frontend.program import Program, TuningTask
-from tunefarm.frontend.zoo import write_zoo_model
+from tunefarm.frontend.zoo.networks import write_zoo_model
 from tunefarm.home import Home
 from tunefarm.measure.build import BuildRequest, Library
 from tunefarm.measure.compile import link, run_build

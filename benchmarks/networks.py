@@ -26,7 +26,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tunefarm.devices.cpu import cpu_model, usable_cores
-from tunefarm.frontend.zoo import write_zoo_model, zoo_names
+from tunefarm.frontend.zoo.networks import write_zoo_model, zoo_names
 from tunefarm.home import Home, write_atomically
 from tunefarm.results.bench_figures import OURS, summarised
 from tunefarm.results.evidence import best_so_far, in_place

@@ -268,11 +268,13 @@ def main() -> None:
 def load() -> None:
     """What every process would load again."""
     importer._load_compiler()
-    from tunefarm.frontend import relax_attention, relax_layout, relax_passes, relax_whole
-    from tunefarm.measure import assemble, graphs, joining, lowering, model
-    from tunefarm.search import intrinsics, replay
+    from tunefarm.frontend.relax import attention, layout, passes, whole
+    from tunefarm.measure import assemble, joining, lowering, model
+    from tunefarm.measure.cuda import graphs
+    from tunefarm.search import replay
+    from tunefarm.search.kernels import intrinsics
 
-    del relax_attention, relax_layout, relax_passes, relax_whole
+    del attention, layout, passes, whole
     del assemble, graphs, joining, lowering, model, intrinsics, replay
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tunefarm.cli.measuring import alone, steadied
 from tunefarm.devices.registry import local_devices
-from tunefarm.frontend.onnx_file import ImportLimits, input_specs, read_model
+from tunefarm.frontend.onnx.file import ImportLimits, input_specs, read_model
 from tunefarm.home import Home
 from tunefarm.results.bench import BenchProtocol, Entry
 from tunefarm.results.bench_figures import ENOUGH, OURS, figures

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from tunefarm.frontend.onnx_file import input_specs
+from tunefarm.frontend.onnx.file import input_specs
 from tunefarm.measure.expected import moves, parity_inputs
 from tunefarm.measure.gate import distance
 

@@ -35,7 +35,7 @@ from tunefarm.costmodel.transfer import Transfer, train
 from tunefarm.devices.probe import probe
 from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.frontend.program import Program
-from tunefarm.frontend.zoo import write_zoo_model
+from tunefarm.frontend.zoo.networks import write_zoo_model
 from tunefarm.home import Home, write_atomically
 from tunefarm.measure.roofline import measure_roof, roof_path
 from tunefarm.results.lessons import read_lessons, write_lessons

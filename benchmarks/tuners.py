@@ -162,7 +162,7 @@ def warm_reference(
     import tvm
     from tvm.s_tir import meta_schedule as ms
 
-    from tunefarm.search.intrinsics import register_intrinsics
+    from tunefarm.search.kernels.intrinsics import register_intrinsics
 
     register_intrinsics("llvm")
     found: Results = []

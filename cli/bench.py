@@ -79,7 +79,7 @@ def command(
     """
     from tunefarm.cli.bench_tables import show, show_all
     from tunefarm.errors import JobFailed, TunefarmError, UsageError
-    from tunefarm.frontend.zoo import write_zoo_model, zoo_names, zoos
+    from tunefarm.frontend.zoo.networks import write_zoo_model, zoo_names, zoos
     from tunefarm.home import Home
     from tunefarm.results.bench import BenchProtocol
     from tunefarm.results.bench_figures import summarised
@@ -166,8 +166,8 @@ def _subject(
 
     from tunefarm.devices.cpu import usable_cores
     from tunefarm.errors import UnsupportedModel
-    from tunefarm.frontend.identity import model_digest
-    from tunefarm.frontend.onnx_file import ImportLimits, bind_shapes, input_specs, read_model
+    from tunefarm.frontend.onnx.file import ImportLimits, bind_shapes, input_specs, read_model
+    from tunefarm.frontend.onnx.identity import model_digest
     from tunefarm.results.runtimes.contract import Subject
 
     loaded = read_model(model, ImportLimits())

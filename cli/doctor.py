@@ -93,7 +93,7 @@ def _compiler() -> str:
 
 def _cuda() -> str:
     """Not everybody builds for GPUs."""
-    from tunefarm.measure.cuda import cuda_compiler
+    from tunefarm.measure.cuda.compiler import cuda_compiler
 
     try:
         return cuda_compiler()

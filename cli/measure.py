@@ -33,9 +33,9 @@ def run(bundle: Path, report: Path | None, limit_s: float | None, as_json: bool)
     Without tunefarm: python BUNDLE [REPORT] [--for TIME]. Ctrl-C, SIGTERM, and --for leave a report
     of what was measured; the job sends the rest again.
     """
-    from tunefarm.measure.bundle import report_of
-    from tunefarm.measure.bundle_main import heed_signals
-    from tunefarm.measure.bundle_run import run_bundle
+    from tunefarm.measure.bundles.bundle import report_of
+    from tunefarm.measure.bundles.main import heed_signals
+    from tunefarm.measure.bundles.run import run_bundle
 
     heed_signals()
     path = report or report_of(bundle)

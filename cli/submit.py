@@ -147,7 +147,7 @@ def command(
     """
     from tunefarm.cli.targets import by_file, devices_of, left_alone, targets_of
     from tunefarm.errors import JobError
-    from tunefarm.frontend.identity import check_alone, model_digest
+    from tunefarm.frontend.onnx.identity import check_alone, model_digest
     from tunefarm.home import Home
     from tunefarm.results.facts import Job
     from tunefarm.results.journal import Journal

@@ -17,7 +17,7 @@ from tunefarm.devices.target import Target, parse_targets
 from tunefarm.errors import NoDevice, UnsupportedTarget, UsageError
 from tunefarm.home import Home
 from tunefarm.measure.code import CODE, code_of
-from tunefarm.measure.cuda import cuda_compiler
+from tunefarm.measure.cuda.compiler import cuda_compiler
 from tunefarm.results.facts import JobTarget
 from tunefarm.scheduler.exchange import await_device
 from tunefarm.scheduler.token import authenticate

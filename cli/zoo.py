@@ -31,7 +31,7 @@ def command(name: str | None, output: Path | None, seed: int, dtype: str, as_jso
     Without NAME, list them.
     """
     from tunefarm.errors import UsageError
-    from tunefarm.frontend.zoo import write_zoo_model, zoo_names
+    from tunefarm.frontend.zoo.networks import write_zoo_model, zoo_names
 
     if name is None:
         names = list(zoo_names())

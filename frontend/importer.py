@@ -20,25 +20,25 @@ from onnx import TensorProto
 from tunefarm.devices.gpu import multiplies_tf32
 from tunefarm.devices.target import Target
 from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
-from tunefarm.frontend import quantised
-from tunefarm.frontend.channel_shuffle import shuffles_after_depthwise
 from tunefarm.frontend.dtypes import INT8, TF32, narrowest
-from tunefarm.frontend.half import half_types, widen_inside, widen_islands
-from tunefarm.frontend.identity import model_digest
-from tunefarm.frontend.one_row import rows_as_images
-from tunefarm.frontend.onnx_file import (
+from tunefarm.frontend.onnx.channel_shuffle import shuffles_after_depthwise
+from tunefarm.frontend.onnx.file import (
     ImportLimits,
     bind_shapes,
     input_specs,
     name_plainly,
     read_model,
 )
-from tunefarm.frontend.onnx_padding import fold_padding
-from tunefarm.frontend.onnx_passes import PASSES, Graph, attribute
+from tunefarm.frontend.onnx.half import half_types, widen_inside, widen_islands
+from tunefarm.frontend.onnx.identity import model_digest
+from tunefarm.frontend.onnx.one_row import rows_as_images
+from tunefarm.frontend.onnx.padding import fold_padding
+from tunefarm.frontend.onnx.passes import PASSES, Graph, attribute
+from tunefarm.frontend.onnx.unit_axes import sink_unit_axes
 from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import Program, TensorSpec, load_program, program_to_dict
+from tunefarm.frontend.quantised import passes as quantised
 from tunefarm.frontend.spelled.expansion import expand, inline_functions
-from tunefarm.frontend.unit_axes import sink_unit_axes
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 _MOST_BYTES = 2**31 - 1
@@ -73,7 +73,7 @@ class ImportRequest:
 
     Where `digest` is given (see `identity.model_digest`), another model in a file of the same name
     is refused. A `layout` (``NCHW``, ``NHWC``) is that of images inside the network; by default
-    see `frontend.relax_layout`.
+    see `relax.layout`.
     """
 
     model: Path
@@ -89,7 +89,7 @@ def import_model(request: ImportRequest, child: Child | None = None) -> Program:
     """Import in a child process (of the caller's, who may then end it).
 
     Raises:
-        InvalidModel, UnsupportedModel, UsageError: see `frontend.onnx_file`; also when the
+        InvalidModel, UnsupportedModel, UsageError: see `onnx.file`; also when the
             import crashes, hangs or needs more memory than its limits allow.
     """
     if (request.directory / "evidence.json").exists():
@@ -169,7 +169,8 @@ def run_import(request: ImportRequest) -> None:
     bind_shapes(model, dict(request.shapes))
     counts = Counter(node.op_type for node in model.graph.node)
     _load_compiler()
-    from tunefarm.frontend import relax_attention, relax_layout, relax_passes, relax_whole
+    from tunefarm.frontend.relax import attention, layout, whole
+    from tunefarm.frontend.relax import passes as relax_passes
     from tunefarm.frontend.stored import save_program
 
     if model.ByteSize() >= _MOST_BYTES:
@@ -219,10 +220,10 @@ def run_import(request: ImportRequest) -> None:
         module = relax_passes.simplify(module, request.target, log)
         baseline = relax_passes.lower(module, request.target, log, "baseline")
         save_program(baseline, temporary / "baseline.json")
-        wanted = relax_layout.Layout(request.layout) if request.layout else None
-        laid = relax_layout.convert_layout(module, request.target, log, wanted)
-        module = relax_attention.gather_attention(laid.module, request.target, log)
-        module = relax_whole.gather_whole(module, request.target, log)
+        wanted = layout.Layout(request.layout) if request.layout else None
+        laid = layout.convert_layout(module, request.target, log, wanted)
+        module = attention.gather_attention(laid.module, request.target, log)
+        module = whole.gather_whole(module, request.target, log)
         module = relax_passes.fast_math(module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
         flops = relax_passes.flops_by_name(module)  # before one operation becomes many

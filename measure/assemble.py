@@ -16,7 +16,7 @@ from typing import Any
 from tunefarm.devices.target import Target
 from tunefarm.errors import JobFailed
 from tunefarm.measure import weights
-from tunefarm.measure.cuda import PTX_DIRECTORY
+from tunefarm.measure.cuda.compiler import PTX_DIRECTORY
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 ASSEMBLE_LIMIT_S = 900.0
@@ -76,10 +76,10 @@ def run_assemble(request: AssembleRequest) -> Assembled:
 
     from tunefarm.frontend.stored import load_program_module
     from tunefarm.measure import joining
-    from tunefarm.measure.graphs import graphed
+    from tunefarm.measure.cuda.graphs import graphed
     from tunefarm.measure.lowering import pipeline
     from tunefarm.search import replay
-    from tunefarm.search.intrinsics import register_intrinsics
+    from tunefarm.search.kernels.intrinsics import register_intrinsics
     from tunefarm.search.plugins import load_plugins
 
     register_intrinsics(request.target.kind, platform.machine())
@@ -179,7 +179,7 @@ def lift_constants(module: Any) -> tuple[Any, list[Any]]:
 def _packing(target: Target) -> Any:
     """How `export_library` is to pack what a library for a GPU imports: as machine code."""
     from tunefarm.devices.gpu import arch_of
-    from tunefarm.measure import cubin
+    from tunefarm.measure.cuda import cubin
 
     arch = arch_of(target).name
 

@@ -17,7 +17,7 @@ import tvm_ffi
 from tunefarm.devices.cpu import cache_sizes, usable_cores
 from tunefarm.devices.cuda_runtime import LIBRARY, load_cuda_runtime
 from tunefarm.devices.gpu_driver import KIND, driver
-from tunefarm.measure.cuda_clock import Clock
+from tunefarm.measure.cuda.clock import Clock
 from tunefarm.measure.pinning import pin_caller
 
 _CANARY_BYTES = 64 << 20

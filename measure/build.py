@@ -10,7 +10,7 @@ from pathlib import Path
 from tunefarm.devices.target import Target
 from tunefarm.errors import Failure, FailureKind, last_line
 from tunefarm.frontend.program import TensorSpec
-from tunefarm.measure.cuda import Resources
+from tunefarm.measure.cuda.compiler import Resources
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 BUILD_MEMORY_BYTES = 6 * 2**30

@@ -16,12 +16,11 @@ CODE = "code-"
 """What it begins with in a toolchain's words."""
 _ROOT = Path(__file__).parents[1]
 _COMPILING = ("compile", "cpu_passes", "lowering")
-_FOR_GPUS = ("cubin", "cuda", "cuda_source", "gpu_passes", "nvcc", "nvrtc")
-_PROPOSING = (
-    *("evolutionary", "guided", "learnt", "portfolio", "proposer", "random_search"),
-    *("space", "strategy", "tiles", "tpe"),
-)
-"""Of the search, what draws points and orders them; everything else of it writes kernels."""
+_FOR_GPUS = ("cubin", "compiler", "source", "passes", "nvcc", "nvrtc")
+"""Of ``measure/cuda``."""
+_PROPOSING = ("proposer", "space", "strategy")
+"""Of the search, with all strategies, what draws points and orders them; everything else of it
+writes kernels."""
 
 
 def code_of(kind: str) -> str:
@@ -47,9 +46,11 @@ def whole_code() -> str:
 def _files(for_gpus: bool) -> list[Path]:
     search = _ROOT / "search"
     found = [one for one in search.glob("*.py") if one.stem not in _PROPOSING]
+    found += search.glob("kernels/*.py")
     found += search.glob("spaces/**/*.py") if for_gpus else [search / "spaces" / "form.py"]
-    compiling = (*_COMPILING, *(_FOR_GPUS if for_gpus else ()))
-    found += [_ROOT / "measure" / f"{name}.py" for name in compiling]
+    measure = _ROOT / "measure"
+    found += [measure / f"{name}.py" for name in _COMPILING]
+    found += [measure / "cuda" / f"{name}.py" for name in (_FOR_GPUS if for_gpus else ())]
     return sorted(found)
 
 

@@ -12,11 +12,11 @@ import tvm
 import tvm_ffi
 
 from tunefarm.devices.gpu import arch_of, multiplies_tf32
-from tunefarm.measure import cubin
 from tunefarm.measure.build import BuildRequest, Library
+from tunefarm.measure.cuda import cubin
 from tunefarm.measure.lowering import pipeline
 from tunefarm.search import replay
-from tunefarm.search.intrinsics import register_intrinsics
+from tunefarm.search.kernels.intrinsics import register_intrinsics
 from tunefarm.search.plugins import load_plugins
 
 register_intrinsics("llvm", platform.machine())

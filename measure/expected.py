@@ -96,8 +96,8 @@ def exact_model(path: Path) -> tuple[str, str | bytes]:
     """
     import onnx
 
-    from tunefarm.frontend.half import half_types, widened
-    from tunefarm.frontend.quantised import is_quantised
+    from tunefarm.frontend.onnx.half import half_types, widened
+    from tunefarm.frontend.quantised.passes import is_quantised
 
     model = onnx.load(path, load_external_data=False)
     types = half_types(model)

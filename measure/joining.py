@@ -19,7 +19,7 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_map, structural_walk
 
 from tunefarm.measure.facts import PART
-from tunefarm.search.streaming import streams
+from tunefarm.search.kernels.streaming import streams
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tvm_ffi import structural_walk
 
 from tunefarm.devices.target import Target
 from tunefarm.measure.cpu_passes import kept_local, rounded_at_once
-from tunefarm.measure.gpu_passes import bound_loads, copied_apart
+from tunefarm.measure.cuda.passes import bound_loads, copied_apart
 
 os.environ["TVM_COMPILE_FORCE_FALLBACK"] = "1"
 """TVM's way without a CUDA runtime, on a machine that has a GPU as well: both make the same bytes,

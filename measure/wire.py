@@ -18,7 +18,7 @@ from typing import Any
 from tunefarm.errors import Failure, FailureKind
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library
-from tunefarm.measure.cuda import Resources
+from tunefarm.measure.cuda.compiler import Resources
 from tunefarm.measure.facts import (
     Block,
     Checked,

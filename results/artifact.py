@@ -19,7 +19,7 @@ from tunefarm.devices.device import EMULATED
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home, atomically
 from tunefarm.measure import weights
-from tunefarm.measure.archive import pack
+from tunefarm.measure.bundles.archive import pack
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results.artifact_file import MANIFEST

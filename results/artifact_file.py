@@ -22,7 +22,7 @@ from tunefarm.devices import cpu
 from tunefarm.devices.gpu_driver import gpu_misfits
 from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampered
 from tunefarm.home import write_atomically
-from tunefarm.measure.archive import UNREADABLE
+from tunefarm.measure.bundles.archive import UNREADABLE
 from tunefarm.results import pieces
 from tunefarm.results.manifest import LIBRARY, read_manifest
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from tunefarm.errors import Failure
 from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
-from tunefarm.measure.cuda import Resources
+from tunefarm.measure.cuda.compiler import Resources
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import schema
 from tunefarm.results.facts import FAULT, Job, JobTarget, Measurement

@@ -15,7 +15,7 @@ from tunefarm.devices.target import target_from_json
 from tunefarm.errors import JobError, UnknownJob
 from tunefarm.home import Home
 from tunefarm.measure.calibration import factors
-from tunefarm.measure.cuda import Resources
+from tunefarm.measure.cuda.compiler import Resources
 from tunefarm.results import life, schema
 from tunefarm.results.driver_lock import driver_is_alive
 from tunefarm.results.facts import FAULT, Job, JobTarget, Measurement

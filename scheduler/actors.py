@@ -27,10 +27,10 @@ from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest, assemble
 from tunefarm.measure.build import Builder, BuildRequest
 from tunefarm.measure.code import whole_code
-from tunefarm.measure.cuda import COMPILER, COMPILERS, cuda_compiler
+from tunefarm.measure.cuda.compiler import COMPILER, COMPILERS, cuda_compiler
+from tunefarm.measure.cuda.on_paper import OnPaper, PaperRequest, check_on_paper
 from tunefarm.measure.expected import ExpectedRequest, make_expected
 from tunefarm.measure.facts import Block
-from tunefarm.measure.on_paper import OnPaper, PaperRequest, check_on_paper
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import (
     CheckRequest,

@@ -31,7 +31,8 @@ from tunefarm.errors import (
     UnknownJob,
 )
 from tunefarm.home import Home, write_atomically
-from tunefarm.measure.bundle import Report, read_report, report_of, write_bundle
+from tunefarm.measure.bundles.bundle import Report, read_report, report_of, write_bundle
+from tunefarm.measure.bundles.runtime_files import runtime_files
 from tunefarm.measure.facts import Block, Checked, Compared, Raced, ScreenOutcome
 from tunefarm.measure.files import makes, needs
 from tunefarm.measure.requests import (
@@ -41,7 +42,6 @@ from tunefarm.measure.requests import (
     RaceRequest,
     ScreenRequest,
 )
-from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.measure.wire import canonical, fits
 from tunefarm.scheduler.crew import Answered, Heard, Raised
 from tunefarm.scheduler.messages import Assignment, Joined, Screen

@@ -19,12 +19,12 @@ from tunefarm.errors import Failure, JobFailed, TunefarmError, last_line
 from tunefarm.frontend.program import Program, TuningTask
 from tunefarm.home import Home
 from tunefarm.measure.assemble import Assembled
+from tunefarm.measure.bundles.runtime_files import runtime_files
 from tunefarm.measure.calibration import strangers
 from tunefarm.measure.facts import Raced
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import RaceRequest
 from tunefarm.measure.roofline import roof_path
-from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.results.artifact import Packaged
 from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal

@@ -21,9 +21,9 @@ from tunefarm.frontend.program import Program
 from tunefarm.home import Home
 from tunefarm.measure.assemble import AssembleRequest
 from tunefarm.measure.build import BuildRequest
-from tunefarm.measure.emulator.stand_in import ptx_in
+from tunefarm.measure.cuda.emulator.stand_in import ptx_in
+from tunefarm.measure.cuda.on_paper import OnPaper, PaperRequest
 from tunefarm.measure.expected import ExpectedRequest
-from tunefarm.measure.on_paper import OnPaper, PaperRequest
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import CheckRequest
 from tunefarm.results.artifact import Packaged, package
@@ -221,7 +221,7 @@ class UnmeasuredRun:
                 f"{self.target.name}: the model with the chosen schedules is wrong on a GPU of "
                 f"paper, and of the untuned build {_said(seen)}; nothing is packaged",
                 hint="A longer --budget gives it more time. Which kernel it is says a job for such "
-                "a GPU: python -m tunefarm.measure.emulator --arch ARCH tunefarm submit MODEL "
+                "a GPU: python -m tunefarm.measure.cuda.emulator --arch ARCH tunefarm submit MODEL "
                 "--targets cuda",
             )
         return seen

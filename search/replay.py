@@ -20,15 +20,15 @@ from tunefarm.devices.gpu import with_dynamic_shared
 from tunefarm.devices.target import Target
 from tunefarm.errors import last_line
 from tunefarm.frontend.program import TensorSpec
-from tunefarm.frontend.tir import argument_specs, stage_name
+from tunefarm.frontend.relax.tir import argument_specs, stage_name
 from tunefarm.search.candidate import UNTUNED
-from tunefarm.search.fours import FAMILY, register_fours
-from tunefarm.search.intrinsics import register_intrinsics, without_stack
-from tunefarm.search.prefetch import KEY as PREFETCH
-from tunefarm.search.prefetch import prefetching
-from tunefarm.search.streaming import KEY as STREAM
-from tunefarm.search.streaming import streaming
-from tunefarm.search.tensor_cores import TENSOR_CORES, schedule_rules
+from tunefarm.search.kernels.fours import FAMILY, register_fours
+from tunefarm.search.kernels.intrinsics import register_intrinsics, without_stack
+from tunefarm.search.kernels.prefetch import KEY as PREFETCH
+from tunefarm.search.kernels.prefetch import prefetching
+from tunefarm.search.kernels.streaming import KEY as STREAM
+from tunefarm.search.kernels.streaming import streaming
+from tunefarm.search.kernels.tensor_cores import TENSOR_CORES, schedule_rules
 
 KERNEL = "kernel"
 """Name of a built kernel's entry function."""
@@ -195,13 +195,13 @@ def rewritten(workload: Any, algorithm: str | None) -> Any:
     """
     if algorithm is None:
         return workload
-    from tunefarm.search.filling import filled
-    from tunefarm.search.folding import fold
-    from tunefarm.search.lapping import lapped
-    from tunefarm.search.overlapping import overlapped
-    from tunefarm.search.score_rows import in_rows
-    from tunefarm.search.spreading import spread
-    from tunefarm.search.winograd import winograd
+    from tunefarm.search.kernels.filling import filled
+    from tunefarm.search.kernels.folding import fold
+    from tunefarm.search.kernels.lapping import lapped
+    from tunefarm.search.kernels.overlapping import overlapped
+    from tunefarm.search.kernels.score_rows import in_rows
+    from tunefarm.search.kernels.spreading import spread
+    from tunefarm.search.kernels.winograd import winograd
 
     name, _, size = algorithm.partition(" ")
     known = {"winograd": winograd, "filled": filled, "spread": spread, "fold": fold}

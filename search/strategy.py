@@ -71,11 +71,11 @@ def strategy_names() -> tuple[str, ...]:
 
 
 def _load_own() -> None:
-    from tunefarm.search.evolutionary import Evolutionary
-    from tunefarm.search.guided import Guided
-    from tunefarm.search.portfolio import Portfolio
-    from tunefarm.search.random_search import RandomSearch
-    from tunefarm.search.tpe import TreeParzen
+    from tunefarm.search.strategies.evolutionary import Evolutionary
+    from tunefarm.search.strategies.guided import Guided
+    from tunefarm.search.strategies.portfolio import Portfolio
+    from tunefarm.search.strategies.random_search import RandomSearch
+    from tunefarm.search.strategies.tpe import TreeParzen
 
     own: dict[str, StrategyFactory] = {
         "evolutionary": Evolutionary,

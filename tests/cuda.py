@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tunefarm.errors import UnsupportedTarget
-from tunefarm.measure import cuda
+from tunefarm.measure.cuda import compiler as cuda
 
 
 def _why_none() -> str:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-RUN = [sys.executable, "-m", "tunefarm.measure.emulator"]
+RUN = [sys.executable, "-m", "tunefarm.measure.cuda.emulator"]
 
 
 def on_paper(*command: object, arch: str = "sm_80") -> subprocess.CompletedProcess[str]:

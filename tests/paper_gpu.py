@@ -13,7 +13,7 @@ from tvm import te, topi
 
 from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import Target, make_target, parse_target
-from tunefarm.frontend.tir import argument_specs
+from tunefarm.frontend.relax.tir import argument_specs
 from tunefarm.measure.build import Builder, BuildOutcome, BuildRequest
 from tunefarm.measure.facts import KernelFacts, ScreenOutcome
 from tunefarm.measure.protocol import Protocol
@@ -48,7 +48,7 @@ def product(dtype: str, rows: int = 64, depth: int = 128, columns: int = 64, tur
 @contextmanager
 def stack_on_paper(directory: Path, target: Target = TARGET) -> Iterator[Stack]:
     """A `Stack` whose processes find a GPU of `target`'s architecture."""
-    from tunefarm.measure.emulator.stand_in import environment
+    from tunefarm.measure.cuda.emulator.stand_in import environment
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(directory, str(target.get("arch"))).items():

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.measure.emulator.machine import Machine
-from tunefarm.measure.emulator.ptx import parse
+from tunefarm.measure.cuda.emulator.machine import Machine
+from tunefarm.measure.cuda.emulator.ptx import parse
 
 REGISTERS = """\
     .reg .pred %p<8>;

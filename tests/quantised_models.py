@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tunefarm.frontend import quantised
-from tunefarm.frontend.onnx_passes import PASSES, Graph
+from tunefarm.frontend.onnx.passes import PASSES, Graph
+from tunefarm.frontend.quantised import passes as quantised
 
 
 def outputs_of(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:

@@ -7,7 +7,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from tunefarm.frontend.onnx_passes import Graph
+from tunefarm.frontend.onnx.passes import Graph
 from tunefarm.frontend.spelled.expansion import expand, inline_functions
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

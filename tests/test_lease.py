@@ -22,8 +22,14 @@ from tunefarm.devices.target import make_target
 from tunefarm.errors import Failure, FailureKind
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library
-from tunefarm.measure.bundle import Report, read_bundle, report_of, write_bundle, write_report
-from tunefarm.measure.bundle_run import run_bundle
+from tunefarm.measure.bundles.bundle import (
+    Report,
+    read_bundle,
+    report_of,
+    write_bundle,
+    write_report,
+)
+from tunefarm.measure.bundles.run import run_bundle
 from tunefarm.measure.facts import Checked, ColdStart, Compared, KernelFacts, ScreenOutcome
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol

@@ -88,7 +88,7 @@ class Home:
 
     @property
     def paper(self) -> Path:
-        """Of GPUs of paper (`measure.emulator`)."""
+        """Of GPUs of paper (`cuda.emulator`)."""
         return self.root / "paper"
 
     @property

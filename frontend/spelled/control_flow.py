@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx
 from onnx import numpy_helper
 
-from tunefarm.frontend.onnx_passes import Array, attribute, graphs_of, read
+from tunefarm.frontend.onnx.passes import Array, attribute, graphs_of, read
 from tunefarm.frontend.spelled.site import NEGATIVE_AXES, WHERE, Site, known_shape
 
 

@@ -14,7 +14,7 @@ import onnx.defs
 import onnx.inliner
 
 from tunefarm.errors import UnsupportedModel
-from tunefarm.frontend.onnx_passes import Graph, fold_constants, graphs_of, is_standard
+from tunefarm.frontend.onnx.passes import Graph, fold_constants, graphs_of, is_standard
 from tunefarm.frontend.spelled.control_flow import branch, loop, rename, scan
 from tunefarm.frontend.spelled.operators import REFUSED, RESPELLED, refuse
 from tunefarm.frontend.spelled.recurrent import recurrence

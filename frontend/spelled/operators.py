@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.dtypes import is_float
-from tunefarm.frontend.onnx_passes import attribute, is_standard
+from tunefarm.frontend.onnx.passes import attribute, is_standard
 from tunefarm.frontend.spelled.resizing import resize, upsample
 from tunefarm.frontend.spelled.site import MOST_ELEMENTS, Site
 from tunefarm.frontend.spelled.spectra import spectrum

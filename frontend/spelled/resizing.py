@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tunefarm.frontend.dtypes import is_float
-from tunefarm.frontend.onnx_passes import Array
+from tunefarm.frontend.onnx.passes import Array
 from tunefarm.frontend.spelled.site import Site
 
 _OPSET = 19

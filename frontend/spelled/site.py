@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from tunefarm.errors import UnsupportedModel
-from tunefarm.frontend.onnx_passes import Array, Graph, Shape, attribute
+from tunefarm.frontend.onnx.passes import Array, Graph, Shape, attribute
 
 AXES_ARE_INPUTS = 13
 """The opset since which Squeeze, Unsqueeze, Split and ReduceSum read their axes or sizes."""

@@ -22,7 +22,7 @@ from starlette.background import BackgroundTask
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tunefarm.errors import FarmUnreachable, TunefarmError, UnknownJob, UsageError
-from tunefarm.frontend.onnx_file import ImportLimits
+from tunefarm.frontend.onnx.file import ImportLimits
 from tunefarm.home import atomically
 from tunefarm.scheduler.desk import HomeDesk, ask_command
 from tunefarm.scheduler.door.wire import (

@@ -9,8 +9,8 @@ from typing import Any
 
 from tunefarm.costmodel.transfer import Transfer
 from tunefarm.devices.target import Target
-from tunefarm.search.learnt import LearntSpace
 from tunefarm.search.space import Description, Knob, Modelled, Point, Proposal, Space
+from tunefarm.search.strategies.learnt import LearntSpace
 
 SpaceFactory = Callable[[Any, Target], Space | None]
 """(workload, target) -> the family's space of it, or None where the family does not fit"""

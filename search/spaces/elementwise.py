@@ -21,12 +21,12 @@ from tvm_ffi import structural_equal, structural_walk
 
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
+from tunefarm.search.kernels.splice import renamed
+from tunefarm.search.kernels.streaming import may_stream, stream_stores
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Stage, conditions, stages_of, stride
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
 from tunefarm.search.spaces.tile import divisors
-from tunefarm.search.splice import renamed
-from tunefarm.search.streaming import may_stream, stream_stores
 
 SCALAR, BRANCH, LINE = 1.5, 0.6, 16
 """Cycles of an element alone, of one that a condition decides on; elements of a cache line."""

@@ -13,7 +13,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm_ffi import structural_map, structural_mutate, structural_walk
 
-from tunefarm.search.splice import renamed
+from tunefarm.search.kernels.splice import renamed
 
 
 def loads_of(node: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Pooling along rows by folded rows (`search/folding.py`), with channels first."""
+"""Pooling along rows by folded rows (`search/kernels/folding.py`), with channels first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import ceil, log2, prod
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.search.folding import FOLD, Pooling, fits, fold, pooling_of
+from tunefarm.search.kernels.folding import FOLD, Pooling, fits, fold, pooling_of
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Reduction, reduction_of
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware

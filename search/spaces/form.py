@@ -15,7 +15,7 @@ from tvm.sym import Analyzer
 from tvm.sym.pattern import detect_linear_equation
 from tvm_ffi import structural_equal, structural_walk
 
-from tunefarm.frontend.tir import free_arguments
+from tunefarm.frontend.relax.tir import free_arguments
 from tunefarm.search.spaces.expressions import loads_of, uses
 
 

@@ -1,6 +1,6 @@
 """Register tiles of integers: products whose terms are added up four at a time.
 
-What `frontend.relax_whole` makes: 8 bits by 8 bits, summed in 32, the sum's last axis one of four
+What `frontend.relax.whole` makes: 8 bits by 8 bits, summed in 32, the sum's last axis one of four
 neighbours. Such four are the 32 bits that a float is in the other tiles, one instruction multiplies
 and adds them as one does a float: the tiles, the order of the loops, the packing of weights and
 what the hardware model says of all of it are those of `register_tile`.
@@ -16,8 +16,8 @@ from tvm.ir.expr import TensorLoad
 
 from tunefarm.devices.target import Target
 from tunefarm.devices.vnni import sums_of_fours
-from tunefarm.frontend.integer_products import FOUR
-from tunefarm.search.fours import register_fours
+from tunefarm.frontend.relax.integer_products import FOUR
+from tunefarm.search.kernels.fours import register_fours
 from tunefarm.search.spaces.form import (
     Operand,
     Reduction,

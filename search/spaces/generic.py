@@ -14,12 +14,12 @@ from tvm.s_tir.schedule import ScheduleError, Trace
 from tunefarm.devices.gpu import arch_of
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import numpy_dtype
-from tunefarm.frontend.tir import argument_specs
+from tunefarm.frontend.relax.tir import argument_specs
 from tunefarm.search import replay
+from tunefarm.search.kernels.tensor_cores import PRODUCTS, STAGES, TENSOR_CORES, variants
 from tunefarm.search.space import Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.features import features_of_stores
 from tunefarm.search.spaces.gpu_tile import tiles
-from tunefarm.search.tensor_cores import PRODUCTS, STAGES, TENSOR_CORES, variants
 
 DRAWS = 8
 """For a kernel's sketches, before it counts as having none."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.search.lapping import lapped
+from tunefarm.search.kernels.lapping import lapped
 from tunefarm.search.spaces.family import FewWays
 from tunefarm.search.spaces.form import stages_of
 from tunefarm.search.spaces.hardware import hardware

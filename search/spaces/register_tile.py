@@ -25,9 +25,9 @@ from tvm.ir.expr import TensorLoad
 
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
-from tunefarm.search.filling import WEIGHTS, fillable, filled
-from tunefarm.search.fours import LENGTHS
-from tunefarm.search.overlapping import overlappable, overlapped
+from tunefarm.search.kernels.filling import WEIGHTS, fillable, filled
+from tunefarm.search.kernels.fours import LENGTHS
+from tunefarm.search.kernels.overlapping import overlappable, overlapped
 from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.family import in_words, realised
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of

@@ -14,11 +14,11 @@ from math import log2, prod
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.search.prefetch import prefetch_next_row
+from tunefarm.search.kernels.prefetch import prefetch_next_row
+from tunefarm.search.kernels.streaming import may_stream, stream_stores
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Stage, stages_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
-from tunefarm.search.streaming import may_stream, stream_stores
 
 OVERWRITTEN = 2.0
 """Cycles for a vector whose line is read before it is stored, of a result that no cache holds."""

@@ -1,4 +1,4 @@
-"""Attention a block of queries at a time (`search/score_rows.py`), for processors.
+"""Attention a block of queries at a time (`search/kernels/score_rows.py`), for processors.
 
 A task takes some queries of one head. Their scores are made in register tiles, keys outermost, so
 that a tile of keys stays in the first-level cache for all of them; then each row's softmax; then
@@ -15,8 +15,8 @@ from math import ceil, log2
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.frontend.relax_attention import ROWS_OF_A_TILE
-from tunefarm.search.score_rows import (
+from tunefarm.frontend.relax.attention import ROWS_OF_A_TILE
+from tunefarm.search.kernels.score_rows import (
     KEYS,
     MEAN,
     MIXED,

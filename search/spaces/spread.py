@@ -1,4 +1,4 @@
-"""Grouped convolutions of few filters a group (`search/spreading.py`), a strip of rows at a time.
+"""Grouped convolutions of few filters a group (`kernels.spreading`), a strip of rows at a time.
 
 A task takes one vector of filters and some rows of the result: it spreads what they read into its
 second-level cache, and runs register tiles over that. A strip of many rows spreads little twice.
@@ -13,13 +13,13 @@ from math import ceil, log2, prod
 from typing import Any
 
 from tunefarm.devices.target import Target
+from tunefarm.search.kernels.spreading import PRODUCT, SPREAD, spread, spreadable
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of
 from tunefarm.search.spaces.hardware import Hardware, hardware
 from tunefarm.search.spaces.register_tile import UNROLLED_LIMIT
 from tunefarm.search.spaces.tile import divisors, longest
 from tunefarm.search.spaces.tile_schedule import accumulate
-from tunefarm.search.spreading import PRODUCT, SPREAD, spread, spreadable
 
 FEWEST = 4
 """Accumulators of a tile: with fewer, additions wait for each other."""

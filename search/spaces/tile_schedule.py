@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tunefarm.search.fours import name_of
+from tunefarm.search.kernels.fours import name_of
 from tunefarm.search.spaces.apart import (
     schedule_before,
     schedule_elementwise,

@@ -1,4 +1,4 @@
-"""Convolutions by minimal filtering (`search/winograd.py`): three parallel passes.
+"""Convolutions by minimal filtering (`search/kernels/winograd.py`): three parallel passes.
 
 Tiles are read and transformed a vector of channels at a time, wholly in registers and the
 first-level cache; the products at all points are one batched product of matrices, done in register
@@ -14,15 +14,8 @@ from math import log2
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.search.cook_toom import LARGEST
-from tunefarm.search.spaces.family import FewWays, Way
-from tunefarm.search.spaces.form import Reduction, reduction_at, stages_of
-from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
-from tunefarm.search.spaces.register_tile import may_unroll, register_tiles
-from tunefarm.search.spaces.tile import Before, Tile, longest, tile_counts
-from tunefarm.search.spaces.tile_estimate import estimate
-from tunefarm.search.spaces.tile_schedule import schedule_tile
-from tunefarm.search.winograd import (
+from tunefarm.search.kernels.cook_toom import LARGEST
+from tunefarm.search.kernels.winograd import (
     FILTERS,
     PRODUCT,
     RESULT,
@@ -31,6 +24,13 @@ from tunefarm.search.winograd import (
     convolution_of,
     filtered,
 )
+from tunefarm.search.spaces.family import FewWays, Way
+from tunefarm.search.spaces.form import Reduction, reduction_at, stages_of
+from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
+from tunefarm.search.spaces.register_tile import may_unroll, register_tiles
+from tunefarm.search.spaces.tile import Before, Tile, longest, tile_counts
+from tunefarm.search.spaces.tile_estimate import estimate
+from tunefarm.search.spaces.tile_schedule import schedule_tile
 
 SIZES = (2, 4, 6)
 """Results of a tile, each way."""

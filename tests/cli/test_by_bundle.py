@@ -21,8 +21,8 @@ from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import parse_target
 from tunefarm.home import Home
 from tunefarm.measure.build import Library
-from tunefarm.measure.bundle import read_bundle, report_of
-from tunefarm.measure.bundle_run import run_bundle
+from tunefarm.measure.bundles.bundle import read_bundle, report_of
+from tunefarm.measure.bundles.run import run_bundle
 from tunefarm.measure.facts import (
     Checked,
     ColdStart,

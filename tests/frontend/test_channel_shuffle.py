@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import models
-from tunefarm.frontend.channel_shuffle import (
+from tunefarm.frontend.onnx.channel_shuffle import (
     Move,
     shuffle_order,
     shuffled_groups,
     shuffles_after_depthwise,
 )
-from tunefarm.frontend.onnx_passes import Graph
+from tunefarm.frontend.onnx.passes import Graph
 
 
 def moves(shape: tuple[int, ...], groups: int) -> list[Move]:

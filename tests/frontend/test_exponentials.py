@@ -15,7 +15,7 @@ def _called(name: str, values: np.ndarray, target: Target) -> np.ndarray:
     import tvm
     from tvm import te, tirx
 
-    from tunefarm.frontend.exponentials import exponentials
+    from tunefarm.frontend.relax.exponentials import exponentials
     from tunefarm.search.replay import tvm_target
 
     x = te.placeholder(values.shape, "float32", "x")

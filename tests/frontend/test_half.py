@@ -23,17 +23,17 @@ from tunefarm.frontend.dtypes import (
     rounding,
     save_npz,
 )
-from tunefarm.frontend.half import (
+from tunefarm.frontend.importer import ImportRequest, run_import
+from tunefarm.frontend.onnx.half import (
     half_types,
     narrowed,
     widen_inside,
     widen_islands,
     widened,
 )
-from tunefarm.frontend.importer import ImportRequest, run_import
-from tunefarm.frontend.onnx_passes import Graph
+from tunefarm.frontend.onnx.passes import Graph
 from tunefarm.frontend.program import load_program
-from tunefarm.frontend.zoo import write_zoo_model, zoo_model
+from tunefarm.frontend.zoo.networks import write_zoo_model, zoo_model
 
 TERMS = 4096
 """Ones, of which a sum in 16 bits stays at 2048 (float16) or at 256 (bfloat16)."""
@@ -186,7 +186,7 @@ def test_normalisations_without_a_convolution_keep_the_models_type() -> None:
         {name: np.full(3, 0.5, np.float16) for name in names},
         opset=15,
     )
-    from tunefarm.frontend.onnx_passes import PASSES
+    from tunefarm.frontend.onnx.passes import PASSES
 
     found = Graph(model)
     for one in PASSES:

@@ -10,7 +10,7 @@ import pytest
 
 from tests import models
 from tunefarm.errors import InvalidModel
-from tunefarm.frontend.identity import check_alone, locations, model_digest
+from tunefarm.frontend.onnx.identity import check_alone, locations, model_digest
 
 
 def outside(path: Path) -> Path:

@@ -14,9 +14,9 @@ from tests import models, refused
 from tunefarm.devices.target import parse_target
 from tunefarm.errors import InvalidModel, UnsupportedModel
 from tunefarm.frontend.importer import ImportRequest, import_model, out_of_memory
-from tunefarm.frontend.onnx_file import ImportLimits
+from tunefarm.frontend.onnx.file import ImportLimits
 from tunefarm.frontend.program import load_program
-from tunefarm.frontend.zoo import write_zoo_model
+from tunefarm.frontend.zoo.networks import write_zoo_model
 from tunefarm.process import ChildError
 
 pytestmark = pytest.mark.tvm

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tests.spelled import after, model_of, random, run
-from tunefarm.frontend.one_row import rows_as_images
+from tunefarm.frontend.onnx.one_row import rows_as_images
 
 LONG, CHANNELS = 23, 6
 

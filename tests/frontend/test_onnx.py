@@ -13,16 +13,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tunefarm.errors import InvalidModel, UnsupportedModel, UsageError
 from tunefarm.frontend.dtypes import numpy_dtype
-from tunefarm.frontend.onnx_file import (
+from tunefarm.frontend.onnx.file import (
     ImportLimits,
     bind_shapes,
     input_specs,
     name_plainly,
     read_model,
 )
-from tunefarm.frontend.onnx_padding import fold_padding
-from tunefarm.frontend.onnx_passes import PASSES, Graph, attribute, fold_affine, fold_constants
-from tunefarm.frontend.zoo import zoo_model, zoo_names
+from tunefarm.frontend.onnx.padding import fold_padding
+from tunefarm.frontend.onnx.passes import PASSES, Graph, attribute, fold_affine, fold_constants
+from tunefarm.frontend.zoo.networks import zoo_model, zoo_names
 
 LIMITS = ImportLimits(nodes=1000, elements=2**26, model_bytes=2**24)
 

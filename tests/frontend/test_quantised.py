@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.quantised_models import Quantised, copied, network, outputs_of, spelled_as
-from tunefarm.frontend import quantised
-from tunefarm.frontend.onnx_passes import Graph
+from tunefarm.frontend.onnx.passes import Graph
+from tunefarm.frontend.quantised import passes as quantised
 
 
 def first_output(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
@@ -230,7 +230,7 @@ def test_a_model_without_any_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
 def test_the_zoo_has_quantised_networks(tmp_path: Path, kind: str) -> None:
-    from tunefarm.frontend.zoo import write_zoo_model
+    from tunefarm.frontend.zoo.networks import write_zoo_model
 
     path = write_zoo_model("shufflenet", tmp_path / "m.onnx", dtype=kind)
     model = _loaded(path)
@@ -245,7 +245,7 @@ def test_a_transformers_products_are_all_of_integers(tmp_path: Path) -> None:
     """Also those that an exporter wrote with reshapes around them."""
     from tunefarm.devices.target import parse_target
     from tunefarm.frontend.importer import ImportRequest, import_model
-    from tunefarm.frontend.zoo import write_zoo_model
+    from tunefarm.frontend.zoo.networks import write_zoo_model
 
     model = write_zoo_model("encoder", tmp_path / "m.onnx", dtype="uint8")
     assert "Reshape" in {node.op_type for node in _loaded(model).graph.node}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.quantised_models import copied, outputs_of
-from tunefarm.frontend.onnx_passes import Graph
-from tunefarm.frontend.quantised_bounds import drop_bounds
+from tunefarm.frontend.onnx.passes import Graph
+from tunefarm.frontend.quantised.bounds import drop_bounds
 
 ENDS = {"uint8": (0, 255), "int8": (-128, 127)}
 

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto
 
 from tests.quantised_models import Dynamic, copied, dynamic, outputs_of, spelled_as
-from tunefarm.frontend import quantised
-from tunefarm.frontend.onnx_passes import Graph
+from tunefarm.frontend.onnx.passes import Graph
+from tunefarm.frontend.quantised import passes as quantised
 
 DATA = {
     "of both signs": lambda draw, shape: draw.standard_normal(shape),
@@ -178,7 +178,7 @@ def test_so_are_its_convolutions_with_channels_last(tmp_path: Path) -> None:
 
 
 def test_the_zoo_has_such_networks(tmp_path: Path) -> None:
-    from tunefarm.frontend.zoo import write_zoo_model
+    from tunefarm.frontend.zoo.networks import write_zoo_model
 
     model = onnx.load(write_zoo_model("encoder", tmp_path / "m.onnx", dtype="dynamic"))
     before = Counter(node.op_type for node in model.graph.node)

@@ -12,9 +12,9 @@ import pytest
 from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import parse_target
 from tunefarm.frontend.dtypes import rounding
-from tunefarm.frontend.half import narrowed
 from tunefarm.frontend.importer import ImportRequest, run_import
-from tunefarm.frontend.onnx_writer import Writer
+from tunefarm.frontend.onnx.half import narrowed
+from tunefarm.frontend.onnx.writer import Writer
 from tunefarm.frontend.program import Program, load_program
 
 pytestmark = pytest.mark.tvm
@@ -195,7 +195,7 @@ def test_other_attention_stays_as_it_is(tmp_path: Path, kind: str, dtype: str, t
 
 
 def test_networks_of_the_zoo_have_an_attention_for_each_layer(tmp_path: Path) -> None:
-    from tunefarm.frontend.zoo import write_zoo_model
+    from tunefarm.frontend.zoo.networks import write_zoo_model
 
     path = write_zoo_model("decoder", tmp_path / "m.onnx", dtype="bfloat16")
     run_import(ImportRequest(path, tmp_path / "program", parse_target("cuda:arch=sm_90")))

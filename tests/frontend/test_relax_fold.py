@@ -33,7 +33,7 @@ def _results(module: Any) -> list[np.ndarray]:
 def test_it_is_what_the_compiler_makes_of_it(dtype: str) -> None:
     from tvm import relax
 
-    from tunefarm.frontend.relax_fold import Folded
+    from tunefarm.frontend.relax.fold import Folded
 
     op, numbers = relax.op, _numbers(dtype)
     first, second = relax.const(numbers, dtype), relax.const(numbers[:1] + 1, dtype)
@@ -74,7 +74,7 @@ def test_half_precision_is_left_to_the_compiler(dtype: str) -> None:
     from tvm_ffi import structural_equal
 
     from tunefarm.frontend.dtypes import numpy_dtype
-    from tunefarm.frontend.relax_fold import Folded
+    from tunefarm.frontend.relax.fold import Folded
 
     constant = relax.const(_numbers("float32").astype(numpy_dtype(dtype)), dtype)
     builder = relax.BlockBuilder()

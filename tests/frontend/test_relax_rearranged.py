@@ -270,7 +270,7 @@ def rearrangements(draw):
 @given(rearrangements())
 @settings(max_examples=500, deadline=None)
 def test_a_reshape_before_a_turn_is_the_same(case) -> None:
-    from tunefarm.frontend.relax_rearranged import reshaped
+    from tunefarm.frontend.relax.rearranged import reshaped
 
     shape, order, wanted = case
     x = np.arange(prod(shape)).reshape(shape)

@@ -62,9 +62,10 @@ def test_the_compiler_turns_no_constants(tmp_path: Path) -> None:
     import tvm
     from tvm import relax
 
-    from tunefarm.frontend import relax_fold, relax_layout, relax_passes
     from tunefarm.frontend.pass_log import PassLog
-    from tunefarm.frontend.relax_calls import is_call
+    from tunefarm.frontend.relax import fold, layout
+    from tunefarm.frontend.relax import passes as relax_passes
+    from tunefarm.frontend.relax.calls import is_call
 
     model = onnx.load(network(tmp_path / "m.onnx"))
     log = PassLog()
@@ -72,8 +73,8 @@ def test_the_compiler_turns_no_constants(tmp_path: Path) -> None:
     module = relax_passes.simplify(module, TARGET, log)
     converting = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})
     with tvm.target.Target(TARGET.tvm):
-        turned = converting(relax_layout.Layable()(module))
-        folded = relax_fold.Folded()(turned)
+        turned = converting(layout.Layable()(module))
+        folded = fold.Folded()(turned)
 
     def constants(module: tvm.IRModule) -> list[np.ndarray]:
         found: list[np.ndarray] = []

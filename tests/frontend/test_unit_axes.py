@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.spelled import after
-from tunefarm.frontend.unit_axes import sink_unit_axes
+from tunefarm.frontend.onnx.unit_axes import sink_unit_axes
 
 ROWS, WIDE = 6, 8
 

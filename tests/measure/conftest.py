@@ -10,7 +10,7 @@ import pytest
 from tests.simulated import requests_on_paper
 from tunefarm.devices.device import Device
 from tunefarm.devices.target import make_target
-from tunefarm.measure.bundle import write_bundle
+from tunefarm.measure.bundles.bundle import write_bundle
 from tunefarm.measure.files import needs
 
 

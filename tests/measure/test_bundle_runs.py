@@ -14,9 +14,9 @@ import pytest
 
 from tests.simulated import SimulatedDevice
 from tunefarm.errors import DeviceLost
-from tunefarm.measure import bundle_run
-from tunefarm.measure.bundle import read_report, write_bundle
-from tunefarm.measure.bundle_run import run_bundle
+from tunefarm.measure.bundles import run
+from tunefarm.measure.bundles.bundle import read_report, write_bundle
+from tunefarm.measure.bundles.run import run_bundle
 from tunefarm.measure.facts import ScreenOutcome
 from tunefarm.measure.requests import ScreenRequest
 from tunefarm.process import ChildDied
@@ -64,8 +64,8 @@ import os, signal, sys
 from pathlib import Path
 from tests.simulated import SimulatedDevice
 from tunefarm.devices.device import device_from_dict
-from tunefarm.measure.bundle_main import heed_signals
-from tunefarm.measure.bundle_run import run_bundle
+from tunefarm.measure.bundles.main import heed_signals
+from tunefarm.measure.bundles.run import run_bundle
 
 class Ends(SimulatedDevice):
     def screen(self, request):
@@ -122,7 +122,7 @@ def test_an_unfinished_report_is_not_taken_for_the_whole(
 
     path, _, root, gpu = paper
     report = tmp_path / "report"
-    monkeypatch.setattr(bundle_run, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(run, "SAVE_EVERY_S", 0.0)
 
     class Killed(SimulatedDevice):
         def screen(self, request: ScreenRequest) -> ScreenOutcome:

@@ -29,7 +29,7 @@ from tunefarm.errors import (
     FailureKind,
 )
 from tunefarm.measure.build import Builder, BuildRequest
-from tunefarm.measure.bundle import (
+from tunefarm.measure.bundles.bundle import (
     Report,
     read_bundle,
     read_report,
@@ -37,7 +37,8 @@ from tunefarm.measure.bundle import (
     write_bundle,
     write_report,
 )
-from tunefarm.measure.bundle_run import run_bundle
+from tunefarm.measure.bundles.run import run_bundle
+from tunefarm.measure.bundles.runtime_files import runtime_files
 from tunefarm.measure.facts import (
     Checked,
     ColdStart,
@@ -49,7 +50,6 @@ from tunefarm.measure.facts import (
 from tunefarm.measure.files import needs
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.requests import KernelRace, RaceRequest, ScreenRequest
-from tunefarm.measure.runtime_files import runtime_files
 from tunefarm.measure.wire import WireError, canonical, from_wire, to_wire
 
 ANSWERS = [

@@ -16,9 +16,9 @@ from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import parse_target
 from tunefarm.frontend.program import Program
 from tunefarm.measure.assemble import AssembleRequest, assemble
-from tunefarm.measure.emulator.stand_in import ptx_in
+from tunefarm.measure.cuda.emulator.stand_in import ptx_in
+from tunefarm.measure.cuda.on_paper import FAULTS, PaperRequest, _fault, check_on_paper
 from tunefarm.measure.expected import ExpectedRequest, make_expected
-from tunefarm.measure.on_paper import FAULTS, PaperRequest, _fault, check_on_paper
 from tunefarm.measure.requests import CheckRequest
 from tunefarm.measure.runner import Runner
 
@@ -40,7 +40,7 @@ def test_which_words_are_a_kernels_fault(line: str, fault: str) -> None:
 
 
 def test_faults_go_by_the_names_that_they_have() -> None:
-    from tunefarm.measure.emulator import faults
+    from tunefarm.measure.cuda.emulator import faults
 
     others = {"EmulatorError", "Unsupported", "GivenUp"}
     known = {n for n, one in vars(faults).items() if isinstance(one, type)}
@@ -127,7 +127,7 @@ def test_what_nobody_can_tell_is_not_called_wrong(built: Built, tmp_path: Path) 
 def test_a_model_is_a_graph_but_where_each_kernel_is_timed(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tunefarm.measure.emulator.stand_in import environment
+    from tunefarm.measure.cuda.emulator.stand_in import environment
 
     assert b"cuda_graph.run_or_capture" in built.library.read_bytes()
     for name, value in environment(built.paper, "sm_80").items():

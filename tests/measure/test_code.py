@@ -37,13 +37,13 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("search/spaces/tensor_tile/engine_text.py", {"cuda"}),
         ("search/spaces/written.py", {"cuda"}),
         ("search/replay.py", {"llvm", "cuda"}),
-        ("search/winograd.py", {"llvm", "cuda"}),
+        ("search/kernels/winograd.py", {"llvm", "cuda"}),
         ("measure/lowering.py", {"llvm", "cuda"}),
         ("measure/cpu_passes.py", {"llvm", "cuda"}),
-        ("measure/gpu_passes.py", {"cuda"}),
-        ("measure/cuda_source.py", {"cuda"}),
-        ("measure/nvrtc.py", {"cuda"}),
-        ("search/guided.py", set()),
+        ("measure/cuda/passes.py", {"cuda"}),
+        ("measure/cuda/source.py", {"cuda"}),
+        ("measure/cuda/nvrtc.py", {"cuda"}),
+        ("search/strategies/guided.py", set()),
         ("search/proposer.py", set()),
         ("measure/model.py", set()),
     ],
@@ -62,7 +62,7 @@ def test_what_writes_kernels_counts(copy: Path, file: str, changes: set[str]) ->
     code._digest.cache_clear()
 
 
-@pytest.mark.parametrize("file", ["measure/model.py", "search/guided.py", "later.py"])
+@pytest.mark.parametrize("file", ["measure/model.py", "search/strategies/guided.py", "later.py"])
 def test_any_code_makes_another_tunefarm(copy: Path, file: str) -> None:
     def seen() -> str:
         code._digest.cache_clear()
@@ -88,6 +88,10 @@ def test_nothing_that_writes_kernels_asks_what_only_proposes() -> None:
     """Or a change there would change kernels, and no digest."""
     proposing = {f"tunefarm.search.{name}" for name in code._PROPOSING}
     assert {(ROOT / "search" / f"{name}.py").exists() for name in code._PROPOSING} == {True}
+    strategies = {one.stem for one in (ROOT / "search" / "strategies").glob("*.py")}
+    assert {"guided", "tpe"} < strategies
+    proposing |= {f"tunefarm.search.strategies.{name}" for name in strategies}
+    proposing |= {"tunefarm.search.strategies"}
     for file in code._files(for_gpus=False):
         tree = ast.parse(file.read_text())
         asked = {one.module for one in ast.walk(tree) if isinstance(one, ast.ImportFrom)}
@@ -96,19 +100,23 @@ def test_nothing_that_writes_kernels_asks_what_only_proposes() -> None:
 
 def test_whatever_lowers_or_compiles_kernels_counts() -> None:
     """And what that asks in its turn, of the same room."""
-    room, counting = "tunefarm.measure", {*code._COMPILING, *code._FOR_GPUS}
+    room, counting = "tunefarm.measure", {*code._COMPILING}
+    counting |= {f"cuda.{name}" for name in code._FOR_GPUS}
     seen: set[str] = set()
-    left = {"lowering", "cubin"}
+    left = {"lowering", "cuda.cubin"}
     while left:
         seen.add(name := left.pop())
-        tree = ast.parse((ROOT / "measure" / f"{name}.py").read_text())
+        tree = ast.parse((ROOT / "measure" / f"{name.replace('.', '/')}.py").read_text())
         for one in (one for one in ast.walk(tree) if isinstance(one, ast.ImportFrom)):
             module = one.module or ""
-            if module == room:
+            if module == f"{room}.cuda":
+                left |= {f"cuda.{alias.name}" for alias in one.names} - seen
+            elif module == room:
                 left |= {alias.name for alias in one.names} - seen
             elif module.startswith(f"{room}."):
                 left |= {module.removeprefix(f"{room}.")} - seen
-    assert {"cpu_passes", "gpu_passes", "cuda", "nvrtc", "nvcc", "cuda_source"} <= seen <= counting
+    gpus = {f"cuda.{name}" for name in ("passes", "compiler", "nvrtc", "nvcc", "source")}
+    assert {"cpu_passes", *gpus} <= seen <= counting
 
 
 def test_a_job_is_not_resumed_by_code_that_makes_other_kernels(home: Home, device: Device) -> None:

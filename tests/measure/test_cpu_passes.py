@@ -53,7 +53,7 @@ def test_sums_of_a_tile_are_in_registers(tmp_path: Path) -> None:
 def test_the_same_is_computed(target: Target, tmp_path: Path) -> None:
     import tvm
 
-    from tunefarm.frontend.tir import argument_specs
+    from tunefarm.frontend.relax.tir import argument_specs
     from tunefarm.measure.compile import link
     from tunefarm.measure.lowering import pipeline
     from tunefarm.search import replay

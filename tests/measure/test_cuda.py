@@ -15,10 +15,11 @@ from tunefarm.devices.cuda_runtime import nvidia_packages
 from tunefarm.devices.gpu import completed
 from tunefarm.devices.target import parse_target
 from tunefarm.errors import UnsupportedTarget
-from tunefarm.measure import cuda, nvrtc
 from tunefarm.measure.build import Builder, BuildRequest
-from tunefarm.measure.cuda import Resources, code_sizes, read_report
-from tunefarm.measure.cuda_source import CudaError, block_sizes, with_bounds
+from tunefarm.measure.cuda import compiler as cuda
+from tunefarm.measure.cuda import nvrtc
+from tunefarm.measure.cuda.compiler import Resources, code_sizes, read_report
+from tunefarm.measure.cuda.source import CudaError, block_sizes, with_bounds
 
 SAID = """\
 ptxas info    : 0 bytes gmem
@@ -211,7 +212,8 @@ def test_headers_of_our_own_say_what_the_hosts_say(compiler: str) -> None:
     """Behind what TVM begins its source with, whichever compiler reads it."""
     import tvm
 
-    from tunefarm.measure import cubin, lowering  # noqa: F401  (the compiler without a runtime)
+    from tunefarm.measure import lowering  # noqa: F401  (the compiler without a runtime)
+    from tunefarm.measure.cuda import cubin
     from tunefarm.search.replay import by_default, tvm_target
 
     target = completed(parse_target("cuda:arch=sm_80"))
@@ -330,7 +332,7 @@ def test_candidates_are_built_with_machine_code_inside(
 def test_a_schedule_that_fits_no_block_is_dropped(tmp_path: Path) -> None:
     """Before it is built where the space knows it, else before it is measured."""
     from tunefarm.search.spaces.generic import GenericSpace
-    from tunefarm.search.tiles import random_point
+    from tunefarm.search.strategies.tiles import random_point
 
     target = completed(parse_target("cuda:arch=sm_80"))
     workload = _product(512, "float32")
@@ -363,7 +365,8 @@ def test_machine_code_takes_the_place_of_the_source() -> None:
     import tvm
     import tvm_ffi
 
-    from tunefarm.measure import cubin, lowering  # noqa: F401  (the compiler without a runtime)
+    from tunefarm.measure import lowering  # noqa: F401  (the compiler without a runtime)
+    from tunefarm.measure.cuda import cubin
     from tunefarm.search.replay import by_default, tvm_target
 
     assert os.environ["TVM_COMPILE_FORCE_FALLBACK"] == "1"

@@ -13,7 +13,7 @@ import pytest
 
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.build import Library
-from tunefarm.measure.cuda_clock import Clock, CudaError
+from tunefarm.measure.cuda.clock import Clock, CudaError
 from tunefarm.measure.facts import KernelFacts
 
 BEGINNING_S = 5e-6

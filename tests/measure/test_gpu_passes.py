@@ -27,7 +27,7 @@ def source(module: Any) -> str:
     import tvm
 
     from tests.paper_gpu import TARGET
-    from tunefarm.measure import cubin
+    from tunefarm.measure.cuda.compiler import cubin
     from tunefarm.measure.lowering import pipeline
     from tunefarm.search.replay import tvm_target
 
@@ -44,7 +44,7 @@ def test_a_vector_that_is_computed_with_has_a_name_of_its_own() -> None:
     from tvm.ir.expr import Var
     from tvm_ffi import structural_walk
 
-    from tunefarm.measure.gpu_passes import bound_loads
+    from tunefarm.measure.cuda.passes import bound_loads
 
     held, made = (tirx.decl_buffer((64,), "float32", name) for name in ("held", "made"))
     place = tirx.Ramp(tirx.const(0, "int32"), 1, 4)

@@ -115,7 +115,8 @@ def test_a_part_that_is_streamed_lies_at_multiples_of_its_vectors(narrow: int, j
     from tvm import relax, topi
 
     from tunefarm.measure.joining import concatenations, join
-    from tunefarm.search import replay, streaming
+    from tunefarm.search import replay
+    from tunefarm.search.kernels import streaming
 
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4, 16), "float32"))

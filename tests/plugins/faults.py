@@ -14,7 +14,7 @@ from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
 from tunefarm.devices.target import Target
-from tunefarm.frontend.tir import argument_specs
+from tunefarm.frontend.relax.tir import argument_specs
 from tunefarm.search import replay
 from tunefarm.search.space import Knob, Modelled, Point, Proposal
 from tunefarm.search.spaces import register_space

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.plugins import faults  # noqa: F401 - its intrinsics
 from tunefarm.devices.target import Target
-from tunefarm.frontend.tir import argument_specs
+from tunefarm.frontend.relax.tir import argument_specs
 from tunefarm.search import replay
 from tunefarm.search.space import Knob, Modelled, Point, Proposal
 from tunefarm.search.spaces import register_space

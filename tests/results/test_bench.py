@@ -22,8 +22,8 @@ from tests import models
 from tunefarm.cli.bench import ALL
 from tunefarm.devices import cpu
 from tunefarm.errors import JobFailed, UsageError
-from tunefarm.frontend.half import narrowed
-from tunefarm.frontend.onnx_file import ImportLimits, input_specs, read_model
+from tunefarm.frontend.onnx.file import ImportLimits, input_specs, read_model
+from tunefarm.frontend.onnx.half import narrowed
 from tunefarm.home import Home
 from tunefarm.measure.runner import MODEL_WAIT_S
 from tunefarm.measure.steady import NETWORK_S, while_near

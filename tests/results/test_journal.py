@@ -361,7 +361,7 @@ def test_what_is_written_together_is_there_whole_or_not_at_all(journal: Journal)
 
 
 def test_what_a_gpus_kernels_take_is_kept(home: Home) -> None:
-    from tunefarm.measure.cuda import Resources
+    from tunefarm.measure.cuda.compiler import Resources
 
     of = (Resources("first", 72, 6912, 0, 0, 6144, 128), Resources("second", 255, 0, 64, 16, 512))
     journal = Journal(home)

@@ -17,7 +17,7 @@ from tunefarm.devices.device import Device
 from tunefarm.errors import Failure, FailureKind, StoreError
 from tunefarm.frontend.program import TuningTask
 from tunefarm.home import Home
-from tunefarm.measure.cuda import Resources
+from tunefarm.measure.cuda.compiler import Resources
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
 from tunefarm.results import schema

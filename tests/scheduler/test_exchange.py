@@ -24,8 +24,8 @@ from tunefarm.errors import (
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.home import Home
 from tunefarm.measure.build import Library
-from tunefarm.measure.bundle import read_bundle, read_report, report_of, write_report
-from tunefarm.measure.bundle_run import run_bundle
+from tunefarm.measure.bundles.bundle import read_bundle, read_report, report_of, write_report
+from tunefarm.measure.bundles.run import run_bundle
 from tunefarm.measure.facts import KernelFacts, Raced
 from tunefarm.measure.requests import RaceRequest, ScreenRequest
 from tunefarm.process import ChildDied

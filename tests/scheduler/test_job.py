@@ -22,8 +22,8 @@ from tests.mlflow_server import MlflowServer
 from tests.quantised_models import network as quantised_network
 from tunefarm.costmodel.transfer import load_transfer
 from tunefarm.frontend.dtypes import numpy_dtype, rounding
-from tunefarm.frontend.half import narrowed
-from tunefarm.frontend.onnx_passes import Graph
+from tunefarm.frontend.onnx.half import narrowed
+from tunefarm.frontend.onnx.passes import Graph
 from tunefarm.measure.expected import WITHOUT_OVERFLOW
 from tunefarm.measure.gate import parity
 from tunefarm.results.artifact_file import open_artifact

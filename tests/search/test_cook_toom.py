@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefarm.search.cook_toom import LARGEST, Matrix, filtering
+from tunefarm.search.kernels.cook_toom import LARGEST, Matrix, filtering
 
 NUMBERS = st.integers(-100, 100).map(Fraction)
 SIZES = [(m, r) for r in range(2, 6) for m in range(1, LARGEST) if m + r - 1 <= LARGEST]

@@ -172,7 +172,7 @@ def test_rows_that_are_read_elsewhere_are_left_alone(last: Any) -> None:
     import tvm
     from tvm import te
 
-    from tunefarm.search.lapping import lapped
+    from tunefarm.search.kernels.lapping import lapped
 
     def kernel(stored: Any) -> Any:
         x = te.placeholder((21, 21), name="x")
@@ -192,7 +192,7 @@ def test_what_rows_begin_with_is_looked_at() -> None:
     import tvm
     from tvm import te, tirx
 
-    from tunefarm.search.lapping import lapped
+    from tunefarm.search.kernels.lapping import lapped
 
     def kernel(first: float, outputs: int) -> Any:
         x = te.placeholder((3, 21), name="x")
@@ -402,7 +402,8 @@ def test_large_results_pass_the_caches_by(
     import tvm
 
     from tunefarm.measure.lowering import pipeline
-    from tunefarm.search import replay, streaming
+    from tunefarm.search import replay
+    from tunefarm.search.kernels import streaming
     from tunefarm.search.spaces.elementwise import elementwise_space
     from tunefarm.search.spaces.rowwise import rowwise_space
 

@@ -55,7 +55,7 @@ def _pool(
 
 
 def _pooling(workload: Any) -> Any:
-    from tunefarm.search.folding import pooling_of
+    from tunefarm.search.kernels.folding import pooling_of
     from tunefarm.search.spaces.form import reduction_of
 
     form = reduction_of(workload)
@@ -82,7 +82,7 @@ def test_a_pooling_is_read_off_its_kernel() -> None:
     ],
 )
 def test_what_is_another_kernel_is_none(other: dict[str, Any]) -> None:
-    from tunefarm.search.folding import fold
+    from tunefarm.search.kernels.folding import fold
 
     workload = _pool(**other)
     assert _pooling(workload) is None
@@ -91,7 +91,7 @@ def test_what_is_another_kernel_is_none(other: dict[str, Any]) -> None:
 
 
 def test_rows_shorter_than_a_vector_are_not_folded() -> None:
-    from tunefarm.search.folding import fold
+    from tunefarm.search.kernels.folding import fold
 
     assert fold(_pool(), 8)["main"] is not None
     with pytest.raises(ValueError, match="no pooling"):

@@ -132,7 +132,7 @@ def test_processors_without_it_compute_in_floating_point(tmp_path: Path) -> None
 
 
 def test_weights_lie_in_fours() -> None:
-    from tunefarm.frontend.integer_products import in_fours
+    from tunefarm.frontend.relax.integer_products import in_fours
 
     weights = np.arange(2 * 6 * 8, dtype=np.int8).reshape(2, 6, 8)
     fours = in_fours(weights)

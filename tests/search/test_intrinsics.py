@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.tvm, pytest.mark.alone]
 
 CODE = """
 import sys, time
-from tunefarm.search.intrinsics import register_intrinsics
+from tunefarm.search.kernels.intrinsics import register_intrinsics
 import tvm
 started = time.perf_counter()
 assert register_intrinsics("llvm", "x86_64") == ("x86",)
@@ -28,7 +28,7 @@ CUDA = """
 import time
 import tvm
 started = time.perf_counter()
-from tunefarm.search.intrinsics import register_intrinsics
+from tunefarm.search.kernels.intrinsics import register_intrinsics
 assert register_intrinsics("cuda") == ()
 assert register_intrinsics("cuda-tensorcore") == ("cuda",)
 seconds = time.perf_counter() - started

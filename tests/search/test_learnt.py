@@ -13,9 +13,9 @@ import pytest
 from tests.spaces import ModelledSpace
 from tunefarm.costmodel.lessons import Lesson
 from tunefarm.costmodel.transfer import Transfer, fit_correction
-from tunefarm.search.guided import Guided
-from tunefarm.search.learnt import LearntSpace
 from tunefarm.search.space import Modelled, Point
+from tunefarm.search.strategies.guided import Guided
+from tunefarm.search.strategies.learnt import LearntSpace
 from tunefarm.search.strategy import Evaluated
 
 
@@ -54,7 +54,7 @@ def test_without_a_correction_for_its_family_a_space_stays_as_it_is() -> None:
 
 
 def test_points_that_are_not_described_keep_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunefarm.search.learnt.REACH", 16)
+    monkeypatch.setattr("tunefarm.search.strategies.learnt.REACH", 16)
     space = ModelledSpace()
     learnt = LearntSpace(space, taught(space, 128)).modelled()
     ratios = [one.learnt_s / one.seconds for one in learnt if one.learnt_s]

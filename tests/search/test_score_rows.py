@@ -10,9 +10,9 @@ import pytest
 from tests.bench import Bench
 from tests.frontend import test_relax_attention as attentions
 from tunefarm.devices.target import parse_target
-from tunefarm.frontend import relax_attention
 from tunefarm.frontend.importer import ImportRequest, run_import
 from tunefarm.frontend.program import load_program
+from tunefarm.frontend.relax import attention
 
 pytestmark = pytest.mark.tvm
 
@@ -33,7 +33,7 @@ def test_attention_in_rows_of_scores_is_right(
     from tunefarm.search import replay
     from tunefarm.search.spaces import design_space
 
-    monkeypatch.setattr(relax_attention, "FAR", 0)
+    monkeypatch.setattr(attention, "FAR", 0)
     monkeypatch.setattr(attentions, "TOKENS", tokens)
     model = tmp_path / "m.onnx"
     model.write_bytes(attentions.network(kind).SerializeToString())

@@ -15,7 +15,7 @@ from tunefarm.devices.target import parse_target
 from tunefarm.frontend.program import Program
 from tunefarm.measure.build import Builder, BuildRequest
 from tunefarm.search.space import Point
-from tunefarm.search.tiles import mutate, random_point
+from tunefarm.search.strategies.tiles import mutate, random_point
 
 pytestmark = pytest.mark.tvm
 POINTS = 4

@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 from tests import strategies as our
 from tests.spaces import SKETCHES, ModelledSpace, PaperSpace
 from tunefarm.errors import UsageError
-from tunefarm.search.portfolio import Portfolio
 from tunefarm.search.space import Knob, KnobKind, Point
+from tunefarm.search.strategies.portfolio import Portfolio
+from tunefarm.search.strategies.tiles import (
+    move_factor,
+    mutate,
+    prime_factors,
+    random_point,
+    random_tile,
+)
 from tunefarm.search.strategy import Evaluated, Strategy, make_strategy, strategy_names
-from tunefarm.search.tiles import move_factor, mutate, prime_factors, random_point, random_tile
 
 
 def latency(point: Point) -> float:

@@ -59,7 +59,7 @@ def convolution(
 def test_it_takes_convolutions(
     image: tuple[int, ...], filters: tuple[int, ...], group: int
 ) -> None:
-    from tunefarm.search.winograd import convolution_of, winograd
+    from tunefarm.search.kernels.winograd import convolution_of, winograd
 
     workload = convolution(image, filters)
     found = convolution_of(workload)
@@ -84,7 +84,7 @@ def test_it_takes_convolutions(
     ],
 )
 def test_it_leaves_other_kernels_alone(odd: dict[str, Any]) -> None:
-    from tunefarm.search.winograd import convolution_of, winograd
+    from tunefarm.search.kernels.winograd import convolution_of, winograd
 
     workload = convolution(**odd)
     assert convolution_of(workload) is None

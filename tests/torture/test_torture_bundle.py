@@ -16,7 +16,7 @@ from tests.cli.test_by_bundle import GPU, carried, look_at
 from tests.command import finish, start, tunefarm
 from tests.cuda import needs_compiler
 from tunefarm.devices.device import Device
-from tunefarm.measure.bundle import report_of
+from tunefarm.measure.bundles.bundle import report_of
 
 pytestmark = pytest.mark.torture
 

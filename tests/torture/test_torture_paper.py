@@ -13,7 +13,7 @@ from tests.jobs import measured, wait_for
 from tests.models import cnn, single_matmul
 from tests.on_paper import on_paper, submitted
 from tunefarm.home import Home
-from tunefarm.measure.emulator.stand_in import GONE
+from tunefarm.measure.cuda.emulator.stand_in import GONE
 
 pytestmark = [pytest.mark.torture, needs_compiler]
 

@@ -14,11 +14,11 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_equal, structural_map
 
 from tunefarm.frontend.dtypes import HALF
+from tunefarm.search.kernels.splice import renamed
 from tunefarm.search.spaces.expressions import inlined, is_its_stages, loads_of
 from tunefarm.search.spaces.form import Stage, stages_of, sums_from_zero
 from tunefarm.search.spaces.tensor_tile.copies import Side
 from tunefarm.search.spaces.tensor_tile.product import Operand, operand_of, read_of, terms_of
-from tunefarm.search.splice import renamed
 
 _LEAST = -3e38
 """No score is less, but for those that are minus infinity."""

@@ -16,6 +16,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
 from tvm_ffi import structural_equal, structural_map
 
+from tunefarm.search.kernels.splice import renamed
 from tunefarm.search.spaces.attention_tile import device_text as text
 from tunefarm.search.spaces.attention_tile.attention import Attention
 from tunefarm.search.spaces.attention_tile.tile import Figures, Plan
@@ -25,7 +26,6 @@ from tunefarm.search.spaces.tensor_tile.copies import Side, Team, axes_at, copie
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
 from tunefarm.search.spaces.tensor_tile.tiling import VECTOR
 from tunefarm.search.spaces.written import Writer, all_of, call, local, number, when
-from tunefarm.search.splice import renamed
 
 _PAIR = 2
 """Neighbouring scores that a thread has."""

@@ -18,8 +18,8 @@ from tvm.ir.expr import Var
 from tvm.sym import Analyzer
 
 from tunefarm.frontend.dtypes import numpy_dtype
+from tunefarm.search.kernels.splice import renamed
 from tunefarm.search.spaces.form import Stage
-from tunefarm.search.splice import renamed
 
 MOST_RANK = 5
 MOST_BOX = 256

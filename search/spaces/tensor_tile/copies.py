@@ -10,13 +10,13 @@ from typing import Any
 from tvm import tirx
 
 from tunefarm.frontend.dtypes import numpy_dtype
+from tunefarm.search.kernels.splice import renamed
 from tunefarm.search.spaces.form import Stage
 from tunefarm.search.spaces.tensor_tile import device_text as text
 from tunefarm.search.spaces.tensor_tile.box import Tensor, tensor_of
 from tunefarm.search.spaces.tensor_tile.product import Operand
 from tunefarm.search.spaces.tensor_tile.tiling import SINGLE_BYTES, Laid
 from tunefarm.search.spaces.written import Writer, all_of, call, coordinates, number, when
-from tunefarm.search.splice import renamed
 
 
 @dataclass(frozen=True)

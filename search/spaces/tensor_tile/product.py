@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.ir.expr import Call, TensorLoad
 
 from tunefarm.frontend.dtypes import numpy_dtype
+from tunefarm.search.kernels.splice import renamed
 from tunefarm.search.spaces.expressions import (
     inlined,
     is_its_stages,
@@ -22,7 +23,6 @@ from tunefarm.search.spaces.expressions import (
 from tunefarm.search.spaces.form import Stage, only_reduction, sums_from_zero
 from tunefarm.search.spaces.tensor_tile.box import strides_of
 from tunefarm.search.spaces.tensor_tile.tiling import SINGLE_BYTES
-from tunefarm.search.splice import renamed
 
 PIECE_BYTES = (16, 8, 4)
 """What one asynchronous copy can be, longest first."""

@@ -18,6 +18,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
 from tvm_ffi import structural_map
 
+from tunefarm.search.kernels.splice import renamed
 from tunefarm.search.spaces.tensor_tile import device_text as text
 from tunefarm.search.spaces.tensor_tile.copies import Side, Team, axes_at, copied, inside
 from tunefarm.search.spaces.tensor_tile.product import Operand, Product
@@ -31,7 +32,6 @@ from tunefarm.search.spaces.written import (
     number,
     when,
 )
-from tunefarm.search.splice import renamed
 
 P = TypeVar("P", bound=Tiling[Any])
 

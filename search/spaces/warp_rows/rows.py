@@ -14,9 +14,9 @@ from tvm.ir.expr import TensorLoad
 from tvm_ffi import structural_equal
 
 from tunefarm.frontend.dtypes import numpy_dtype
+from tunefarm.search.kernels.splice import renamed
 from tunefarm.search.spaces.expressions import inlined, is_its_stages, loads_of, uses
 from tunefarm.search.spaces.form import Stage, stages_of
-from tunefarm.search.splice import renamed
 
 
 class Makes(enum.Enum):

@@ -13,6 +13,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm_ffi import structural_equal, structural_map
 
+from tunefarm.search.kernels.splice import renamed
 from tunefarm.search.spaces.expressions import lie_together, loads_in_any_case, uses
 from tunefarm.search.spaces.warp_rows.point import RowFigures, WarpRows
 from tunefarm.search.spaces.warp_rows.rows import Fold, Makes, RowKernel, RowStage
@@ -28,7 +29,6 @@ from tunefarm.search.spaces.written import (
     when,
     whole,
 )
-from tunefarm.search.splice import renamed
 
 
 def figures(kernel: RowKernel) -> RowFigures:

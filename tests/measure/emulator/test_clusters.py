@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.ptx import REGISTERS, Gpu
-from tunefarm.measure.emulator.engine import TensorMap
-from tunefarm.measure.emulator.faults import EmulatorError, NeverEnds, Race, Unsupported
-from tunefarm.measure.emulator.ptx import parse
+from tunefarm.measure.cuda.emulator.engine import TensorMap
+from tunefarm.measure.cuda.emulator.faults import EmulatorError, NeverEnds, Race, Unsupported
+from tunefarm.measure.cuda.emulator.ptx import parse
 
 MATRIX = np.arange(64 * 32, dtype=np.uint16).reshape(64, 32) + 1
 BOX = 1024

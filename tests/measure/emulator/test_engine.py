@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.ptx import REGISTERS, Gpu
-from tunefarm.measure.emulator.engine import TensorMap, unpacked
-from tunefarm.measure.emulator.faults import EmulatorError, NeverEnds, Race, Unsupported
-from tunefarm.measure.emulator.ptx import parse
+from tunefarm.measure.cuda.emulator.engine import TensorMap, unpacked
+from tunefarm.measure.cuda.emulator.faults import EmulatorError, NeverEnds, Race, Unsupported
+from tunefarm.measure.cuda.emulator.ptx import parse
 
 MATRIX = np.arange(20 * 48, dtype=np.uint16).reshape(20, 48) + 1
 """20 rows; nothing in it is zero."""

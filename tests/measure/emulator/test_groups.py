@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.ptx import PLACES, Gpu, module
-from tunefarm.measure.emulator.faults import EmulatorError, Race, Unsupported
-from tunefarm.measure.emulator.groups import sum_places
+from tunefarm.measure.cuda.emulator.faults import EmulatorError, Race, Unsupported
+from tunefarm.measure.cuda.emulator.groups import sum_places
 
 ROWS, COLUMNS, LINE = 64, 16, 128
 """Of a product; bytes of the depth of an operand, or of a line of what lies the other way."""

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ptx import PLACES, Gpu, module
-from tunefarm.measure.emulator.faults import IllegalAddress, NeverEnds, Race, Unsupported
-from tunefarm.measure.emulator.machine import Machine
+from tunefarm.measure.cuda.emulator.faults import IllegalAddress, NeverEnds, Race, Unsupported
+from tunefarm.measure.cuda.emulator.machine import Machine
 
 COUNTED = np.arange(256, dtype=np.int32)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefarm.measure.emulator.faults import Unsupported
-from tunefarm.measure.emulator.operations import operation
-from tunefarm.measure.emulator.values import DTYPES, from_bfloat, literal, to_bfloat
+from tunefarm.measure.cuda.emulator.faults import Unsupported
+from tunefarm.measure.cuda.emulator.operations import operation
+from tunefarm.measure.cuda.emulator.values import DTYPES, from_bfloat, literal, to_bfloat
 
 WORDS = st.one_of(st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1]))
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-1e6, max_value=1e6)

@@ -111,7 +111,7 @@ def test_nobody_is_blamed_for_a_gpu_that_is_gone(stack, tmp_path, monkeypatch) -
     """It is looked at after every fault, before that is believed."""
     from tests.paper_gpu import PROTOCOL, TARGET, product
     from tunefarm.measure import faults
-    from tunefarm.measure.emulator.stand_in import GONE
+    from tunefarm.measure.cuda.emulator.stand_in import GONE
     from tunefarm.measure.requests import RaceRequest, ScreenRequest
     from tunefarm.measure.runner import Runner
     from tunefarm.search.candidate import UNTUNED
@@ -182,8 +182,8 @@ def test_what_stands_in_for_a_library_has_all_that_tvm_asks_of_it() -> None:
 
     import tvm
 
-    from tunefarm.measure.emulator.driver import _TYPES, Driver
-    from tunefarm.measure.emulator.stand_in import FUNCTIONS
+    from tunefarm.measure.cuda.emulator.driver import _TYPES, Driver
+    from tunefarm.measure.cuda.emulator.stand_in import FUNCTIONS
 
     ours = {name for names in FUNCTIONS.values() for name in names}
     assert ours == set(_TYPES)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.ptx import PLACES, Gpu, module
-from tunefarm.measure.emulator.faults import EmulatorError, IllegalAddress
-from tunefarm.measure.emulator.warps import mma_places, sum_places
+from tunefarm.measure.cuda.emulator.faults import EmulatorError, IllegalAddress
+from tunefarm.measure.cuda.emulator.warps import mma_places, sum_places
 
 COUNTED = np.arange(128, dtype=np.int32)
 LOAD = PLACES + "ld.global.u32 %r4, [%rd3];"

@@ -1,0 +1,1 @@
+"""Rewriting graphs as ONNX has them, before the compiler sees them."""

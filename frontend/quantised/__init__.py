@@ -1,0 +1,1 @@
+"""Quantised models, spelled as whole numbers and their scales."""

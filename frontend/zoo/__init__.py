@@ -1,0 +1,1 @@
+"""Networks that tunefarm makes itself, to try it with."""

@@ -1,0 +1,1 @@
+"""Measuring by file, where no network reaches."""

@@ -1,0 +1,1 @@
+"""What only GPUs need: their compilers, their clock, their graphs, one of paper."""

@@ -1,0 +1,101 @@
+"""Tiles of rows that overlap, where no good tile divides them.
+
+Seventeen pixels a row are one, or seventeen: tiles of one use what they load once, and seventeen
+fit few registers. Three tiles of six hold them all if the last begins where it ends with the last
+row; the row that two tiles have is computed twice, and the same is stored twice. Nothing is copied
+or filled up for it, and inside a tile rows lie as far apart as ever.
+
+As in `winograd`, this is another text of the same kernel; a schedule of it follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import te, tirx
+from tvm.s_tir import SBlock
+
+from tunefarm.search.kernels.restaged import indices_of, inlined, restaged, stored_at
+from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
+from tunefarm.search.spaces.tile import tiled_rows
+
+PRODUCT, STORE = "overlapped_product", "overlapped_store"
+"""Names of the stages that `overlapped` makes, in the order of the text."""
+
+
+def overlapped(workload: Any, rows: int) -> Any:
+    """`workload` rewritten, its innermost axis of rows as tiles of `rows`; its arguments stay as
+    they are. Copies, and what follows the reduction, are computed where they are read; other stages
+    before it stay.
+
+    Raises:
+        ValueError: it has no such rows, or tiles of so many divide them.
+    """
+    whole = reduction_of(workload)
+    if whole is None or not overlappable(whole, rows):
+        raise ValueError(f"no rows that tiles of {rows} could overlap on")
+    workload, form = inlined(workload, whole)
+    made = _stages(form, rows)
+
+    def stored(copy: Any) -> SBlock:
+        at = [variable.var for variable in copy.iter_vars]
+        return stored_at(copy, form, _places(form, rows, at))
+
+    return restaged(workload, form, made, stored)
+
+
+def overlappable(form: Reduction, rows: int) -> bool:
+    """Whether it is a product with rows that share what is loaded of constant weights, more than
+    one tile of them, and no whole number of tiles."""
+    _, axis = tiled_rows(form)
+    return (
+        form.product
+        and not form.fours
+        and form.other is not None
+        and form.vector.free
+        and all(one is not None for one in form.vector.plain)
+        and axis in form.rows
+        and not form.vector.depends_on(axis)
+        and form.limits[axis] == form.extent(axis) > rows > 1
+        and form.extent(axis) % rows > 0
+        and sums_from_zero(form.block)
+    )
+
+
+def _places(form: Reduction, rows: int, at: Sequence[Any]) -> list[Any]:
+    """Of the axes that `form` has, for those of the stages: a tile's number and a row in it are
+    where the form has rows."""
+    _, axis = tiled_rows(form)
+    assert axis is not None
+    place = form.spatial.index(axis)
+    first = tirx.min(at[place] * rows, form.extent(axis) - rows)
+    return [*at[:place], first + at[place + 1], *at[place + 2 :]]
+
+
+def _stages(form: Reduction, rows: int) -> Any:
+    """The stages as a function of the broadcast operand and the weights; the last one is a copy,
+    which becomes the store."""
+    vector, other = form.vector, form.other
+    assert other is not None
+    data = te.placeholder(other.shape, name="data")
+    weights = te.placeholder(vector.shape, name="weights")
+    sums = {
+        axis: te.reduce_axis((0, form.extent(axis)), name=form.block.axes[axis].name)
+        for axis in form.reductions
+    }
+
+    def product(*at: Any) -> Any:
+        spatial = zip(form.spatial, _places(form, rows, at), strict=True)
+        values = {**dict(spatial), **sums}
+        of_weights = weights(*(values[axis] for axis in vector.plain if axis is not None))
+        return te.sum(data(*indices_of(form, values)) * of_weights, list(sums.values()))
+
+    shape: list[int] = []
+    _, tiled = tiled_rows(form)
+    for axis in form.spatial:
+        extent = form.extent(axis)
+        shape += [-(-extent // rows), rows] if axis == tiled else [extent]
+    multiplied = te.compute(tuple(shape), product, name=PRODUCT)
+    stored = te.compute(tuple(shape), lambda *at: multiplied(*at), name=STORE)
+    return te.create_prim_func([data, weights, stored], index_dtype_override="int64")
