@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,9 @@ from tunefarm.results.journal import Journal
 from tunefarm.results.known import in_models
 from tunefarm.results.record import refuse_withdrawn
 from tunefarm.scheduler import actors, farm, learning
-from tunefarm.scheduler.budget import affordable, overrun_s, tuning_s
 from tunefarm.scheduler.conductor import Conductor
 from tunefarm.scheduler.crew import Heard
+from tunefarm.scheduler.deadline import Deadline, affordable
 from tunefarm.scheduler.exchange import WHEELS, ByFile, Exchange, device_of
 from tunefarm.scheduler.finals import Finals
 from tunefarm.scheduler.fleet import Plan
@@ -105,8 +105,6 @@ class TargetRun:
     exchange: ByFile | None = None
     transfer: Path | None = None
     roof: Roof | None = None
-    spent: bool = False
-    started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.state = TargetState(self.limits, Leases(self.epoch))
@@ -131,8 +129,8 @@ class TargetRun:
         self.requests = Requests(self.ledger, self.races, self.directory)
         self.finals = Finals(self.home, self.races, self.directory)
         self.crew: RayCrew | None = None
-        self.last_sync = self.last_heard = time.monotonic()
-        self.tuned_after_s: float | None = None
+        self.last_sync = self.last_heard = now = time.monotonic()
+        self.deadline = Deadline(self.protocol, self.budget_s, now)
         self.waits = False
 
     # -------------------------------------------------------------------- run
@@ -174,7 +172,7 @@ class TargetRun:
         """Without a unit time passes, but not on the job's account."""
         waits = not self.state.leases.units
         if waits:
-            self.started += seconds
+            self.deadline.started += seconds
             self.waited(seconds)
         if waits != self.waits:
             self.journal.add_event(self.job.id, "waits" if waits else "goes_on")
@@ -248,7 +246,7 @@ class TargetRun:
         self._say(phase.value)
         if phase in (Phase.RACE, Phase.PACKAGE):
             refuse_withdrawn(self.journal, self.job.id)
-        if phase is Phase.RACE and self.state.stopping and not self.spent:
+        if phase is Phase.RACE and self.state.stopping and not self.deadline.spent:
             self._say(
                 f"the latest third of the candidates gained less than "
                 f"{self.limits.enough or 0.0:.0%}; that is enough"
@@ -273,8 +271,7 @@ class TargetRun:
         if phase is Phase.COMPARE and (said := self.finals.find_previous()):
             self._say(said)
         if phase is Phase.TUNE and self.budget_s is not None:
-            tasks, begun_s = self.state.tasks.values(), self._tuned_after_s()
-            over = overrun_s(tasks, self.protocol, self.budget_s, begun_s)
+            over = self.deadline.overrun_s(self.state.tasks.values(), time.monotonic())
             if over > 0.25 * self.budget_s:
                 self._say(
                     f"a quarter of the budget is for tuning, and what comes before and after "
@@ -366,7 +363,7 @@ class TargetRun:
                 return (*self.finals.assemble_requests(), self.finals.expected_request())
             case Step():
                 self.quiet()
-                if why := self.finals.package_result(time.monotonic() - self.started):
+                if why := self.finals.package_result(time.monotonic() - self.deadline.started):
                     self._say(f"the untuned build ships: {why}")
                 return None
 
@@ -379,13 +376,13 @@ class TargetRun:
     # ------------------------------------------------------------------ events
 
     def _clock(self) -> list[Event]:
-        if self.state.phase is Phase.TUNE:
-            self.tuned_after_s = self._tuned_after_s()
-        now, until = time.monotonic(), self._tune_until()
+        now, tunes = time.monotonic(), self.state.phase is Phase.TUNE
+        if tunes:
+            self.deadline.tuning_begins(now)
+        until = self.deadline.tune_until(self.state.tasks.values(), now)
         if until is not None and now > until:
-            self.spent = True
+            self.deadline.spent = True
             return [BudgetSpent()]
-        tunes = self.state.phase is Phase.TUNE
         if self.on_farm and tunes and now - self.last_heard > _HEAR_EVERY_S:
             self.last_heard = now
             return self._hear_of_others()
@@ -487,25 +484,15 @@ class TargetRun:
     # ------------------------------------------------------------------ report
 
     def _report(self) -> None:
+        now = time.monotonic()
+        until = self.deadline.tune_until(self.state.tasks.values(), now)
         self.reporter.update(
             tuning_snapshot(
                 self.state,
                 job=self.job.id,
                 target=self.target.name,
                 built=len(self.ledger.libraries),
-                elapsed_s=time.monotonic() - self.started,
-                budget_left_s=None if (u := self._tune_until()) is None else u - time.monotonic(),
+                elapsed_s=now - self.deadline.started,
+                budget_left_s=None if until is None else until - now,
             )
         )
-
-    def _tune_until(self) -> float | None:
-        """`time.monotonic()` at which tuning must stop for the deadline to be kept."""
-        if self.budget_s is None or self.spent:
-            return None
-        tasks, begun_s = self.state.tasks.values(), self._tuned_after_s()
-        return self.started + tuning_s(tasks, self.protocol, self.budget_s, begun_s)
-
-    def _tuned_after_s(self) -> float:
-        """Seconds from the start to when tuning began, or could begin now."""
-        known = self.tuned_after_s
-        return time.monotonic() - self.started if known is None else known

@@ -71,9 +71,9 @@ def test_bfloat16_is_multiplied_as_float16_is() -> None:
 def test_operands_may_be_on_their_way_while_others_are_multiplied() -> None:
     """From sm_80 on; past the registers, as the code says."""
     import tvm
-    from tunefarm.measure.cuda.cubin import device_modules
 
     from tunefarm.measure import compile  # noqa: F401  (the compiler without a CUDA runtime)
+    from tunefarm.measure.cuda.cubin import device_modules
     from tunefarm.measure.lowering import pipeline
     from tunefarm.search import replay
     from tunefarm.search.spaces.generic import tensor_core_space
@@ -114,9 +114,9 @@ def test_single_precision_and_older_gpus_have_none() -> None:
 def test_sums_and_operands_are_kept_apart() -> None:
     """TVM's own way stops at a kernel that adds in another type than it reads."""
     import tvm
-    from tunefarm.measure.cuda.cubin import device_modules
 
     from tunefarm.measure import compile  # noqa: F401  (the compiler without a CUDA runtime)
+    from tunefarm.measure.cuda.cubin import device_modules
     from tunefarm.measure.lowering import asks_for_shared, pipeline
     from tunefarm.search import replay
     from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
