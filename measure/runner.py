@@ -10,6 +10,7 @@ from typing import Any
 from tunefarm.devices.gpu_driver import KIND
 from tunefarm.devices.here import RUNTIME_ONLY, only
 from tunefarm.errors import DeviceLost, JobFailed
+from tunefarm.measure.allowance import Allowance
 from tunefarm.measure.facts import Checked, Compared, Raced, ScreenOutcome
 from tunefarm.measure.faults import FAULTS, ask, failure_of, ready
 from tunefarm.measure.racing import race_kernel
@@ -22,7 +23,7 @@ from tunefarm.measure.requests import (
     RaceRequest,
     ScreenRequest,
 )
-from tunefarm.measure.steady import VARIABLE
+from tunefarm.measure.steady import VARIABLE, waited_file
 from tunefarm.process import Child
 
 MODEL_LIMIT_S = 900.0
@@ -60,6 +61,7 @@ class Runner:
         self._environment = {**RUNTIME_ONLY, **thread_env(threads), KIND: kind, **only(uuid)}
         if gauge is not None:
             self._environment[VARIABLE] = str(gauge)
+        self._allowance = Allowance(waited_file(gauge) if gauge is not None else None)
         # A GPU's driver reserves far more addresses than there is memory.
         self._memory_bytes = memory_bytes if kind == "llvm" else None
         self._child = self._new_child()
@@ -141,12 +143,16 @@ class Runner:
         return found
 
     def await_steady(self, limit_s: float = MODEL_WAIT_S) -> bool:
-        """Until the gauge says that all cores are there, or for `limit_s`; whether they are. Then
-        the process that was asked stands still: its pool's threads wait for work with a core in
-        hand, for longer than it takes others to begin."""
-        until = time.monotonic() + limit_s
-        while not (there := bool(self._asked("steady"))) and time.monotonic() <= until:
+        """Until the gauge says that all cores are there, or for `limit_s`, or as long as may still
+        be waited; whether they are. Then the process that was asked stands still: its pool's
+        threads wait for work with a core in hand, for longer than it takes others to begin."""
+        began, limit_s = time.monotonic(), min(limit_s, self._allowance.left_s())
+        waited = 0.0
+        while not (there := bool(self._asked("steady"))) and waited <= limit_s:
             time.sleep(0.05)
+            waited = time.monotonic() - began
+        if waited:
+            self._allowance.take(waited)
         self._child.freeze()
         return there
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefarm.devices.cores import exchange_s
+from tunefarm.measure.allowance import Allowance
 
 NETWORK_S = 2.0
 """Waited at a time, and in vain, before an inference: it is worth more than a kernel's call."""
@@ -60,6 +61,11 @@ def near_from_file(path: Path) -> float | None:
         return float(json.loads(path.read_text())["near_s"]) or None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def waited_file(gauge: Path) -> Path:
+    """Where processes with this gauge have their `Allowance` in common."""
+    return gauge.with_suffix(".waited")
 
 
 class Norm:
@@ -114,12 +120,7 @@ class Steady:
         sleep: as `time.sleep`; what is slept counts as waited.
         limit_s: the most that is waited at a time.
         patience_s: waited in vain, after which what the machine does counts as undisturbed.
-        clock: as `time.monotonic`.
-
-    No more than `ALLOWANCE_S` is waited in a row, and in the long run no more than `SHARE` of the
-    time: on a host that is busy for an hour, and now and then for a moment is not, a search that
-    waited for each such moment would see a tenth of what it could have tried. A new process has
-    `FIRST_S` of it: races and finals are of a dozen processes, half a minute each.
+        allowance: what may be waited; by default as much as one process may.
 
     Attributes:
         waited_s: in all.
@@ -130,9 +131,6 @@ class Steady:
     LIMIT_S = 0.4
     PATIENCE_S = 1.0
     PAUSE_S = 0.02
-    ALLOWANCE_S = 20.0
-    FIRST_S = 10.0
-    SHARE = 0.15
 
     def __init__(
         self,
@@ -140,14 +138,13 @@ class Steady:
         sleep: Callable[[float], None] = time.sleep,
         limit_s: float = LIMIT_S,
         patience_s: float = PATIENCE_S,
-        clock: Callable[[], float] = time.monotonic,
+        allowance: Allowance | None = None,
     ) -> None:
         self._norms = norms
         self._sleep = sleep
         self._limit_s = limit_s
         self._patience_s = patience_s
-        self._clock = clock
-        self._left_s, self._counted = self.FIRST_S, clock()
+        self._allowance = Allowance() if allowance is None else allowance
         self._in_vain_s = 0.0
         self.waited_s = 0.0
         self.disturbed = 0
@@ -161,34 +158,28 @@ class Steady:
         A machine that keeps us waiting is not disturbed but slower than it was: after
         `patience_s` in vain what it does now counts as undisturbed.
         """
-        limit_s = min(self._limit_s if limit_s is None else limit_s, self._may_wait_s())
+        limit_s = min(self._limit_s if limit_s is None else limit_s, self._allowance.left_s())
         waited, best = 0.0, [float("inf")] * len(self._norms)
-        while waited <= limit_s:
+        there = False
+        while not there and waited <= limit_s:
             now = [norm.ask() for norm in self._norms]
             best = list(map(min, best, now))
-            if all(norm.holds(seconds) for norm, seconds in zip(self._norms, now, strict=True)):
-                self._in_vain_s = 0.0
-                return True
+            there = all(norm.holds(s) for norm, s in zip(self._norms, now, strict=True))
             if limit_s <= 0.0:
-                return False
-            self._sleep(self.PAUSE_S)
-            waited += self.PAUSE_S
-            self._left_s -= self.PAUSE_S
-            self.waited_s += self.PAUSE_S
-        self._in_vain_s += waited
+                break
+            if not there:
+                self._sleep(self.PAUSE_S)
+                waited += self.PAUSE_S
+        if waited:
+            self.waited_s += waited
+            self._allowance.take(waited)
+        self._in_vain_s = 0.0 if there else self._in_vain_s + waited
         if self._in_vain_s > self._patience_s:
             for norm, seconds in zip(self._norms, best, strict=True):
                 if not norm.holds(seconds):
                     norm.accept(seconds)
             self._in_vain_s = 0.0
-        return False
-
-    def _may_wait_s(self) -> float:
-        """What is left; it comes back with time, but never to more than at first."""
-        now = self._clock()
-        back_s, self._counted = self.SHARE * (now - self._counted), now
-        self._left_s = min(self.ALLOWANCE_S, self._left_s + back_s)
-        return max(0.0, self._left_s)
+        return there
 
     def undisturbed(self, measure: Callable[[], list[float]], attempts: int = 2) -> list[float]:
         """What `measure` returns from a time in which the machine was there before and after; from
@@ -198,7 +189,7 @@ class Steady:
             self.wait()
             samples = measure()
             there = self.there()
-            if there or self._may_wait_s() < self._limit_s:
+            if there or self._allowance.left_s() < self._limit_s:
                 break
         self.disturbed += not there or any(norm.raised for norm in self._norms)
         return samples
@@ -218,7 +209,7 @@ def steady_from_environment() -> Steady | None:
             pass
     if near_s is not None:
         norms.append(of_exchange(exchange(), near_s))
-    return Steady(norms) if norms else None
+    return Steady(norms, allowance=Allowance(waited_file(Path(named)))) if norms else None
 
 
 def exchange() -> Callable[[], float]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tunefarm.measure.allowance import Allowance
 from tunefarm.measure.steady import Steady, gauge_from_file, near_from_file, of_exchange, of_work
 
 LONG_S = 600.0
@@ -28,8 +29,11 @@ class Machine:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
+    def allowance(self, file: Path | None = None) -> Allowance:
+        return Allowance(file, lambda: self.now)
+
     def steady(self) -> Steady:
-        return Steady([of_work(self.gauge, 1e-4)], self.sleep, clock=lambda: self.now)
+        return Steady([of_work(self.gauge, 1e-4)], self.sleep, allowance=self.allowance())
 
     def work(self, seconds: float) -> list[float]:
         begin, self.now = self.now, self.now + seconds
@@ -129,7 +133,7 @@ def test_a_host_that_is_busy_for_long_keeps_a_search_from_a_share_of_it_alone(
         steady.wait(10.0)
         steady.undisturbed(lambda: machine.work(0.05))
         screened += 1
-    assert steady.waited_s < Steady.ALLOWANCE_S + (Steady.SHARE + 0.01) * LONG_S
+    assert steady.waited_s < Allowance.MOST_S + (Allowance.SHARE + 0.01) * LONG_S
     assert screened > 0.8 * LONG_S / 0.05, "of what an undisturbed machine would have seen"
     machine.now = calm + 1e5
     assert steady.wait()
@@ -148,7 +152,7 @@ class Apart(Machine):
 
     def steady(self) -> Steady:
         norms = [of_work(self.gauge, 1e-4), of_exchange(self.exchange, 2e-6)]
-        return Steady(norms, self.sleep, clock=lambda: self.now)
+        return Steady(norms, self.sleep, allowance=self.allowance())
 
 
 def test_cores_that_are_apart_are_waited_for() -> None:
@@ -178,7 +182,7 @@ def test_what_is_accepted_is_what_is_the_matter_alone() -> None:
     halved = False
     work = of_work(lambda: 2e-4 if halved else 1e-4, 1e-4)
     norms = [work, of_exchange(machine.exchange, 2e-6)]
-    steady = Steady(norms, machine.sleep, clock=lambda: machine.now)
+    steady = Steady(norms, machine.sleep, allowance=machine.allowance())
     assert not steady.wait(2.0)
     assert steady.there()
     halved = True
@@ -270,13 +274,28 @@ def test_two_artifacts_wait_before_each_round(monkeypatch: pytest.MonkeyPatch) -
     assert loads == ["a", "b", "b", "a"], "who is first has other pages"
 
 
-def test_a_new_process_waits_for_less_in_a_row_than_one_that_has_run_for_long() -> None:
+def test_no_more_is_waited_in_a_row_than_is_allowed_and_it_comes_back() -> None:
     machine = Machine((0.0, 100.0), (500.0, 600.0))
     steady = machine.steady()
     steady.wait(60.0)
-    assert steady.waited_s == pytest.approx(Steady.FIRST_S, abs=0.1)
-    machine.now = 200.0
+    assert steady.waited_s == pytest.approx(Allowance.MOST_S, abs=0.1)
+    machine.now = 400.0
     assert steady.wait(), "it recovered"
     machine.now = 500.0
     steady.wait(60.0)
-    assert steady.waited_s == pytest.approx(Steady.FIRST_S + Steady.ALLOWANCE_S, abs=0.1)
+    assert steady.waited_s == pytest.approx(2 * Allowance.MOST_S, abs=0.1)
+
+
+def test_processes_one_after_another_wait_no_longer_than_one(tmp_path: Path) -> None:
+    machine = Machine((0.0, 1e9))
+    waited = 0.0
+    for _ in range(18):  # races and finals of one job, ten seconds each
+        norms = [of_work(machine.gauge, 1e-4)]
+        steady = Steady(norms, machine.sleep, allowance=machine.allowance(tmp_path / "waited"))
+        steady.wait(5.0)
+        machine.now += 5.0
+        steady.wait(5.0)
+        machine.now += 5.0
+        waited += steady.waited_s
+    assert waited < Allowance.MOST_S + (Allowance.SHARE + 0.01) * machine.now
+    assert waited > Allowance.MOST_S
