@@ -7,9 +7,11 @@ DEMO := $(CURDIR)/demo
 # Whole files to a worker, in their own order: by their number of tests the longest would come last.
 # One that dies ends the run: with another in its place xdist may hang.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
+# Kernels' threads do not wait for work with their cores in hand: others have some.
+WORKING := TVM_THREAD_POOL_SPIN_COUNT=0 $(BIN)/python
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup demo test fast torture lint format bench lock clean
+.PHONY: setup demo test long fast torture lint format bench lock clean
 
 setup: $(VENV)/.installed
 
@@ -29,15 +31,19 @@ demo: setup
 	TUNEFARM_HOME=$(DEMO)/home $(BIN)/tunefarm submit $(DEMO)/squeezenet.onnx \
 	  --targets llvm --trials 400 --budget 5m
 
-# What needs no quiet machine first, two files at a time, whose kernels' threads do not wait for
-# work with their cores in hand; then whole jobs and what is timed.
+# What needs no quiet machine first, two files at a time; then whole jobs and what is timed.
 test: setup
-	TVM_THREAD_POOL_SPIN_COUNT=0 $(BIN)/python -m pytest $(TWO) -m "not ray and not alone"
-	$(BIN)/python -m pytest -m "ray or alone"
+	$(WORKING) -m pytest $(TWO) -m "not (ray or alone or long)"
+	$(BIN)/python -m pytest -m "(ray or alone) and not long"
+
+# What takes too long for every change: whole jobs of rarer kinds, networks on a GPU of paper.
+long: setup
+	$(WORKING) -m pytest $(TWO) -m "long and not (ray or alone)"
+	$(BIN)/python -m pytest -m "long and (ray or alone)"
 
 # The tests that need neither the compiler nor Ray.
 fast: setup
-	$(BIN)/python -m pytest $(TWO) -m "not tvm and not ray"
+	$(BIN)/python -m pytest $(TWO) -m "not (tvm or ray or long)"
 
 # Faults by the thousand; what came of them is in torture.json. Hours.
 torture: setup

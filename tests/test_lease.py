@@ -253,6 +253,7 @@ def test_what_is_most_worth_knowing_comes_first() -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.tvm
 def test_a_second_journey_goes_on_from_what_the_first_one_measured() -> None:
     from crossbuild import KINDS, product, schedules, target_of, workload_of

@@ -128,6 +128,7 @@ def look_at(done: Done, bundles: dict[str, list[int]], home: Path, trials: int) 
     assert manifest["requires"]["gpu"]["arch"] == "sm_90"
 
 
+@pytest.mark.long
 @needs_compiler
 def test_a_gpu_that_no_network_leads_to(tmp_path: Path, device: Device) -> None:
     env = {"TUNEFARM_HOME": str(tmp_path / "home"), "TUNEFARM_CACHE": str(tmp_path / "cache")}

@@ -35,6 +35,7 @@ def test_what_it_cannot_run_it_says(home: Home, arguments, code: int, words: str
     assert words in done.stderr
 
 
+@pytest.mark.long
 @needs_compiler
 def test_a_network_that_was_built_without_a_device_computes_what_it_is_to_and_is_never_promoted(
     home: Home, tmp_path: Path
@@ -72,6 +73,7 @@ def test_a_network_that_was_built_without_a_device_computes_what_it_is_to_and_is
     assert pulled.returncode != 0, "what nobody has run must not be released"
 
 
+@pytest.mark.long
 @needs_compiler
 def test_what_is_wrong_on_paper_ships_untuned(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

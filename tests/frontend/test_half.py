@@ -302,6 +302,7 @@ def test_grouped_convolutions_of_shuffled_channels_sum_in_float32(tmp_path: Path
             tvm.tirx.build(by_default(module, target), pipeline=pipeline(target))
 
 
+@pytest.mark.long
 @pytest.mark.tvm
 @pytest.mark.parametrize("name", ["decoder", "inception_v1", "rectified"])
 def test_networks_are_imported_in_bfloat16_for_a_gpu(name: str, tmp_path: Path) -> None:

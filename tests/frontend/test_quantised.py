@@ -240,6 +240,7 @@ def test_the_zoo_has_quantised_networks(tmp_path: Path, kind: str) -> None:
     assert {zero.dtype.name for zero in zeros} == {kind}
 
 
+@pytest.mark.long
 @pytest.mark.tvm
 def test_a_transformers_products_are_all_of_integers(tmp_path: Path) -> None:
     """Also those that an exporter wrote with reshapes around them."""

@@ -206,6 +206,7 @@ def test_networks_of_the_zoo_have_an_attention_for_each_layer(tmp_path: Path) ->
     assert noted["detail"] == "attentions as one kernel: 2"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("target", "bias"),
     [("llvm:num-cores=2", False), ("cuda:arch=sm_75", False), ("cuda:arch=sm_90", True)],

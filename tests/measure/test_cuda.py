@@ -278,6 +278,7 @@ def _architectures(library: bytes) -> set[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.tvm
 @needs_compiler
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def test_every_table_keeps_what_it_is_given(url: str, home: Home, device: Device
     journal.close()
 
 
+@pytest.mark.long
 def test_simulated_farms(url: str, home: Home, device: Device) -> None:
     fenced = sum(job.fenced for job in jobs(home, device, iter(range(20)), Faults()))
     assert fenced > 0

@@ -50,6 +50,7 @@ def test_a_worker_with_another_tunefarm_or_compiler_makes_nothing(
     assert "TUNEFARM_CUDA_COMPILER" in error.value.hint
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_job_is_measured_on_every_unit_and_packaged_at_the_head(tmp_path: Path) -> None:
     with farm_of(tmp_path, "first", "second") as farm:

@@ -362,6 +362,7 @@ def test_nothing_is_left_running(farm: dict[str, Any]) -> None:
     assert left_over(str(farm["home"].root)) == []
 
 
+@pytest.mark.long
 def test_planted_faults_are_recorded_and_the_job_finishes(
     farm: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -392,6 +393,7 @@ def _faster(farm: dict[str, Any], model: Path, trials: int) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.long
 def test_a_model_in_half_precision(farm: dict[str, Any], tmp_path: Path) -> None:
     """Of a type that NumPy has not: in, out, and through every file between."""
     model = tmp_path / "half.onnx"
@@ -412,6 +414,7 @@ def test_a_model_in_half_precision(farm: dict[str, Any], tmp_path: Path) -> None
         np.testing.assert_allclose(outputs["y"], sums, rtol=rounding("bfloat16"), atol=1e-3)
 
 
+@pytest.mark.long
 def test_a_quantised_model(farm: dict[str, Any], tmp_path: Path) -> None:
     """Products of integers where the processor has an instruction for them, or else of floats."""
     model = quantised_network(tmp_path / "quantised.onnx", "int8")

@@ -18,6 +18,7 @@ from tunefarm.results.journal import Journal
 pytestmark = pytest.mark.tvm  # it starts Ray too, but nothing here is judged by its time
 
 
+@pytest.mark.long
 def test_a_second_job_waits_for_the_device_and_ctrl_c_leaves_a_resumable_one(
     home: Home, tmp_path: Path
 ) -> None:

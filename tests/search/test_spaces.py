@@ -36,6 +36,7 @@ FAMILIES = {
 """The family that each kind of kernel of `models.kernels` must have, by the start of its name."""
 
 
+@pytest.mark.long
 def test_points_compute_what_the_untuned_kernel_computes(
     program: Program, target, workers, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_bfloat16_is_multiplied_as_float16_is() -> None:
     assert used["float16"][1] == 2
 
 
+@pytest.mark.long
 def test_operands_may_be_on_their_way_while_others_are_multiplied() -> None:
     """From sm_80 on; past the registers, as the code says."""
     import tvm

@@ -52,6 +52,7 @@ def test_what_is_done_to_scores_is_done(stack) -> None:
     checked(stack, causal, POINT.format(1, 1, 16, 2))
 
 
+@pytest.mark.long
 def test_what_is_left_out_leaves_the_rest(stack) -> None:
     """Whole steps of keys, by the lowest number or by infinity, and all keys of a query: the
     largest so far stays, or rises from far below."""
@@ -77,6 +78,7 @@ def test_heads_may_lie_apart(stack) -> None:
     checked(stack, alone, POINT.format(1, 2, 32, 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
 def test_hoppers_groups_and_its_copy_engine_are_right(stack) -> None:
     """Heads side by side and apart, steps that go round, and registers that change hands."""

@@ -20,6 +20,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory):
         yield made
 
 
+@pytest.mark.long
 def test_products_are_right_whichever_way_operands_lie(stack) -> None:
     """With tiles that reach beyond the end, and threads that have many elements and one row."""
     from tests.paper_gpu import checked

@@ -40,6 +40,7 @@ def likeliest(module, kinds: tuple[str, ...] = ("", "cuda-tensorcore")) -> list[
     return [trace for trace in found.values() if replay.rules_of(trace) in kinds]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("dtype", "size", "kinds"),
     [

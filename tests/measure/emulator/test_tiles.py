@@ -94,6 +94,7 @@ def test_blocks_that_share_a_sum_add_it_up(stack) -> None:
     checked(stack, module, f"{point} split=4", f"{point} split=16")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
 def test_hoppers_groups_are_right(stack) -> None:
     """Operands that lie along the sum and across it, one group and two, several steps ahead."""
@@ -114,6 +115,7 @@ def test_hoppers_groups_are_right(stack) -> None:
     checked(stack, convolution("float16", (9, 9, 16), 64, 3), point, thirds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
 def test_hoppers_groups_multiply_words_that_the_engine_rounds(stack) -> None:
     """Along the sum, and across it, where operands change places: one group and two, steps even and
@@ -133,6 +135,7 @@ def test_hoppers_groups_multiply_words_that_the_engine_rounds(stack) -> None:
     checked(stack, product("float32", (64, 64, 32)), one)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stack", ["sm_90"], indirect=True)
 def test_blocks_of_a_cluster_have_an_operand_in_common(stack) -> None:
     """Whichever way it lies, in bands and without, with columns that reach beyond the end."""
@@ -177,6 +180,7 @@ def test_factors_of_ten_bits_are_told_by_the_library(stack) -> None:
     assert tolerance(TF32, 32).relative > 10 * tolerance("float32", 32).relative
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stack", ["sm_80", "sm_90"], indirect=True)
 def test_a_quantised_networks_products_are_right(stack, tmp_path: Path) -> None:
     """Images of integers around which there is what stands for nothing, and what follows them."""
