@@ -24,13 +24,16 @@ _SHARED = Path("/tmp")
 """Not `TMPDIR`, which may differ between two who share a device."""
 
 
+def shared_directory() -> Path:
+    """Where all of a machine's users may write."""
+    return _SHARED if _SHARED.is_dir() else Path(tempfile.gettempdir())
+
+
 class DeviceLock:
     """Held from a successful `acquire` until `release` or the end of the process."""
 
     def __init__(self, device: Device, directory: Path | None = None) -> None:
-        if directory is None:
-            directory = _SHARED if _SHARED.is_dir() else Path(tempfile.gettempdir())
-        self.path = directory / f"tunefarm-{device.id}.lock"
+        self.path = (directory or shared_directory()) / f"tunefarm-{device.id}.lock"
         self._descriptor: int | None = None
 
     def acquire(self, holder: dict[str, Any]) -> bool:

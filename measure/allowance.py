@@ -60,15 +60,18 @@ class Allowance:
         except (OSError, ValueError):
             self._left_s, self._counted = self.MOST_S, self._clock()
             return
-        if counted <= self._clock():
+        if counted <= self._clock() and abs(left_s) <= self.MOST_S:
             self._left_s, self._counted = left_s, counted
 
     def _write(self) -> None:
         if self._file is None:
             return
         temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}")
+        # Where others may write, a name may be there already, and lead elsewhere.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
-            temporary.write_text(f"{self._left_s!r} {self._counted!r}\n")
+            with open(os.open(temporary, flags, 0o644), "w") as text:
+                text.write(f"{self._left_s!r} {self._counted!r}\n")
             os.replace(temporary, self._file)
         except OSError:
             self._file = None

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefarm.devices.cores import exchange_s
+from tunefarm.devices.lock import shared_directory
 from tunefarm.measure.allowance import Allowance
 
 NETWORK_S = 2.0
@@ -64,8 +65,9 @@ def near_from_file(path: Path) -> float | None:
 
 
 def waited_file(gauge: Path) -> Path:
-    """Where processes with this gauge have their `Allowance` in common."""
-    return gauge.with_suffix(".waited")
+    """Where a machine's processes with this gauge have their `Allowance` in common, whatever farm
+    they are of."""
+    return shared_directory() / f"tunefarm-{gauge.stem}.waited"
 
 
 class Norm:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_processes_have_it_in_common(clock: Clock, tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["waited"]
 
 
-@pytest.mark.parametrize("text", ["", "3.0", "a b", "1 2 3", "0.0 5000.0"])
+@pytest.mark.parametrize("text", ["", "3.0", "a b", "1 2 3", "0.0 5000.0", "nan 1.0", "1e9 1.0"])
 def test_what_is_no_account_of_this_machine_since_its_start_is_none(
     clock: Clock, tmp_path: Path, text: str
 ) -> None:
@@ -59,6 +60,16 @@ def test_where_it_cannot_be_written_it_is_the_processs_own(clock: Clock, tmp_pat
     one = Allowance(tmp_path / "nowhere" / "waited", clock)
     one.take(4.0)
     assert one.left_s() == Allowance.MOST_S - 4.0
+
+
+def test_a_name_that_leads_elsewhere_is_not_followed(clock: Clock, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / f".waited.{os.getpid()}").symlink_to(mine)
+    one = Allowance(tmp_path / "waited", clock)
+    one.take(4.0)
+    assert one.left_s() == Allowance.MOST_S - 4.0
+    assert mine.read_text() == "mine"
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 30.0), st.floats(0.0, 100.0)), max_size=30))
