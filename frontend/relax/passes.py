@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import time
 from collections.abc import Collection, Mapping
@@ -99,12 +100,30 @@ def fast_math(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModul
     return run_passes(module, [_Quotients()], target, log, "fast math")
 
 
+def gelu(x: Any) -> Any:
+    """x times the normal distribution's share below it."""
+    return topi.multiply(x * 0.5, topi.fast_erf(x * math.sqrt(0.5)) + 1.0)
+
+
+def gelu_tanh(x: Any) -> Any:
+    """Its approximation by a hyperbolic tangent (Hendrycks and Gimpel, Gaussian Error Linear Units,
+    2016)."""
+    inner = topi.multiply(x * math.sqrt(2 / math.pi), topi.multiply(x, x) * 0.044715 + 1.0)
+    return topi.multiply(x * 0.5, topi.fast_tanh(inner) + 1.0)
+
+
+_MADE = {
+    "relax.erf": topi.fast_erf,
+    "relax.tanh": topi.fast_tanh,
+    "relax.nn.gelu": gelu,
+    "relax.nn.gelu_tanh": gelu_tanh,
+}
+
+
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
-        made = {"relax.erf": topi.fast_erf, "relax.tanh": topi.fast_tanh}.get(
-            getattr(call.op, "name", "")
-        )
+        made = _MADE.get(getattr(call.op, "name", ""))
         if made is None:
             return super().visit_call_(call)
         return self.builder_.call_te(made, self.visit_expr(call.args[0]))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from tests import models, refused
 from tunefarm.devices.target import parse_target
@@ -146,6 +148,49 @@ def test_no_processor_calls_a_library_for_each_element(
     assert max(task.flops for task in rewritten) < 8 * 8 * 32
     passes = {one["pass"]: one["detail"] for one in program.evidence["passes"]}
     assert passes.get("tir.exponentials") == (None if left else "exponentials rewritten: 3")
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_an_operator_that_is_an_error_function_calls_no_library_either(
+    tmp_path: Path, approximate: str
+) -> None:
+    """`Gelu`, as newer exporters write it; with the product before it, one kernel."""
+    from tunefarm.search.replay import load_workload
+
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array(rng.normal(0, 1, (32, 48)).astype(np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Gelu", ["p"], ["y"], approximate=approximate),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [16, 32])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [16, 48])
+    graph = helper.make_graph(nodes, "g", [x], [y], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx.save(model, tmp_path / "m.onnx")
+    program = import_model(ImportRequest(tmp_path / "m.onnx", tmp_path / "program", TARGET))
+    (task,) = program.tasks
+    text = load_workload(program.workload(task.id)).script()
+    assert not any(name in text for name in ("T.erf(", "T.tanh(", "T.pow(", "T.exp("))
+
+
+def test_what_stands_for_an_error_function_is_near_it() -> None:
+    """From where nothing is left of it to where it is its argument."""
+    import tvm
+    from tvm import te
+
+    from tunefarm.frontend.relax.passes import gelu, gelu_tanh
+
+    x = np.linspace(-12, 12, 4801, dtype=np.float32)
+    placed = te.placeholder(x.shape, name="x")
+    exact = x * 0.5 * (1 + np.array([math.erf(one / math.sqrt(2)) for one in x.astype(float)]))
+    inner = math.sqrt(2 / math.pi) * (x.astype(float) + 0.044715 * x.astype(float) ** 3)
+    near = x * 0.5 * (1 + np.tanh(inner))
+    for make, wanted in ((gelu, exact), (gelu_tanh, near)):
+        built = tvm.compile(te.create_prim_func([placed, make(placed)]), target="llvm")
+        made = tvm.runtime.tensor(np.empty_like(x))
+        built(tvm.runtime.tensor(x), made)
+        np.testing.assert_allclose(made.numpy(), wanted, rtol=2e-6, atol=2e-6)
 
 
 def test_a_power_that_roots_make_is_none(tmp_path: Path) -> None:
