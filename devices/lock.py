@@ -24,6 +24,10 @@ _SHARED = Path("/tmp")
 """Not `TMPDIR`, which may differ between two who share a device."""
 
 
+_PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Others may have put there what leads elsewhere, or what has to be waited for."""
+
+
 def shared_directory() -> Path:
     """Where all of a machine's users may write."""
     return _SHARED if _SHARED.is_dir() else Path(tempfile.gettempdir())
@@ -38,7 +42,7 @@ class DeviceLock:
 
     def acquire(self, holder: dict[str, Any]) -> bool:
         """Take the lock for `holder` (said to those who wait); False when it is taken."""
-        descriptor = _opened(self.path)
+        descriptor = opened(self.path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -84,15 +88,16 @@ class DeviceLock:
             os.pwrite(self._descriptor, text.encode(), 0)
 
 
-def _opened(path: Path) -> int:
-    """The lock's file. One that is there is opened as such: where everybody may write, Linux lets
-    nobody open another's for creation (`fs.protected_regular`)."""
+def opened(path: Path) -> int:
+    """A file that all of a machine's users may have open. One that is there is opened as such:
+    where everybody may write, Linux lets nobody open another's for creation
+    (`fs.protected_regular`)."""
     for _ in range(3):  # it may go between two looks
         for access in (os.O_RDWR, os.O_RDONLY):
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                return os.open(path, access | os.O_CLOEXEC)
+                return os.open(path, access | _PLAIN)
         with contextlib.suppress(FileExistsError):
             made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             os.fchmod(made, 0o666)
             return made
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return os.open(path, os.O_RDWR | _PLAIN)

@@ -36,7 +36,8 @@ class TuningTask:
         functions: the program's functions that are this kernel.
         weight: calls per inference.
         flops: floating-point operations of one call.
-        bytes: bytes read and written by one call, each argument once.
+        bytes: bytes read and written by one call, each element once; of a table of which some rows
+            are read, those.
         args: inputs, then outputs.
         constants: positions among them of weights, whose layout is free.
         rounds: whether numbers are rounded to whole ones inside, as where it quantises.

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from tunefarm.devices.lock import opened, shared_directory
+
+VARIABLE = "TUNEFARM_WAITED"
+"""Environment variable that names another file than the machine's, for tests."""
+
+
+def of_the_machine() -> Allowance:
+    """The one that all processes have in common, whatever farm or user they are of."""
+    named = os.environ.get(VARIABLE)
+    return Allowance(Path(named) if named else shared_directory() / "tunefarm.waited")
 
 
 class Allowance:
     """Runs down as it is used and comes back with time, never to more than at first.
 
     Args:
-        file: in which processes share it; without one, or where it cannot be written, it is this
+        file: in which processes share it; without one, or where it cannot be opened, it is this
             process's own.
         clock: as `time.monotonic`, the same for all of them.
 
@@ -34,44 +47,44 @@ class Allowance:
 
     def left_s(self) -> float:
         """Seconds, none below zero."""
-        self._count()
+        with self._opened() as descriptor:
+            self._count(descriptor)
         return max(0.0, self._left_s)
 
     def take(self, seconds: float) -> None:
         """They were waited."""
-        self._count()
-        self._left_s -= seconds
-        self._write()
+        with self._opened() as descriptor:
+            self._count(descriptor)
+            self._left_s = max(-self.MOST_S, self._left_s - seconds)
+            text = f"{self._left_s!r} {self._counted!r}\n".encode()
+            if descriptor is not None:
+                with contextlib.suppress(OSError):  # it is somebody's who lets others only read
+                    os.pwrite(descriptor, text, 0)
+                    os.ftruncate(descriptor, len(text))
 
-    def _count(self) -> None:
-        self._read()
+    def _count(self, descriptor: int | None) -> None:
+        """What nobody has written down since the machine was started is as it is here."""
         now = self._clock()
+        with contextlib.suppress(OSError, ValueError):
+            text = b"" if descriptor is None else os.pread(descriptor, 100, 0)
+            left_s, counted = map(float, text.split())
+            if abs(left_s) <= self.MOST_S and counted <= now:
+                self._left_s, self._counted = left_s, counted
         back_s, self._counted = self.SHARE * (now - self._counted), now
         self._left_s = min(self.MOST_S, self._left_s + back_s)
 
-    def _read(self) -> None:
-        """What nobody has written, or before the machine was started anew, is whole."""
-        if self._file is None:
-            return
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        """Nobody else's meanwhile, but where somebody stands still with it."""
+        descriptor = None
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                descriptor = opened(self._file)
         try:
-            left_s, counted = map(float, self._file.read_text().split())
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError):
-            self._left_s, self._counted = self.MOST_S, self._clock()
-            return
-        if counted <= self._clock() and abs(left_s) <= self.MOST_S:
-            self._left_s, self._counted = left_s, counted
-
-    def _write(self) -> None:
-        if self._file is None:
-            return
-        temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        # Where others may write, a name may be there already, and lead elsewhere.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        try:
-            with open(os.open(temporary, flags, 0o644), "w") as text:
-                text.write(f"{self._left_s!r} {self._counted!r}\n")
-            os.replace(temporary, self._file)
-        except OSError:
-            self._file = None
+            if descriptor is not None:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield descriptor
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)

@@ -10,7 +10,7 @@ from typing import Any
 from tunefarm.devices.gpu_driver import KIND
 from tunefarm.devices.here import RUNTIME_ONLY, only
 from tunefarm.errors import DeviceLost, JobFailed
-from tunefarm.measure.allowance import Allowance
+from tunefarm.measure.allowance import of_the_machine
 from tunefarm.measure.facts import Checked, Compared, Raced, ScreenOutcome
 from tunefarm.measure.faults import FAULTS, ask, failure_of, ready
 from tunefarm.measure.racing import race_kernel
@@ -23,13 +23,13 @@ from tunefarm.measure.requests import (
     RaceRequest,
     ScreenRequest,
 )
-from tunefarm.measure.steady import VARIABLE, waited_file
+from tunefarm.measure.steady import VARIABLE
 from tunefarm.process import Child
 
 MODEL_LIMIT_S = 900.0
 MODEL_WAIT_S = 5.0
 PREPARE_LIMIT_S = 60.0
-STEADY_ALLOWANCE_S = 2.0
+ONCE_MORE_S = 2.0
 """Timing again what was disturbed is not on the candidate's time."""
 
 
@@ -61,7 +61,7 @@ class Runner:
         self._environment = {**RUNTIME_ONLY, **thread_env(threads), KIND: kind, **only(uuid)}
         if gauge is not None:
             self._environment[VARIABLE] = str(gauge)
-        self._allowance = Allowance(waited_file(gauge) if gauge is not None else None)
+        self._allowance = of_the_machine()
         # A GPU's driver reserves far more addresses than there is memory.
         self._memory_bytes = memory_bytes if kind == "llvm" else None
         self._child = self._new_child()
@@ -82,7 +82,7 @@ class Runner:
 
     def screen(self, request: ScreenRequest) -> ScreenOutcome:
         limit = request.protocol.run_limit(request.incumbent_s)
-        limit += STEADY_ALLOWANCE_S if VARIABLE in self._environment else 0.0
+        limit += ONCE_MORE_S if VARIABLE in self._environment else 0.0
         try:
             if not request.make_reference:
                 prepare = Prepare(request.facts, request.protocol.seeds)
@@ -146,11 +146,11 @@ class Runner:
         """Until the gauge says that all cores are there, or for `limit_s`, or as long as may still
         be waited; whether they are. Then the process that was asked stands still: its pool's
         threads wait for work with a core in hand, for longer than it takes others to begin."""
-        began, limit_s = time.monotonic(), min(limit_s, self._allowance.left_s())
-        waited = 0.0
-        while not (there := bool(self._asked("steady"))) and waited <= limit_s:
+        limit_s = min(limit_s, self._allowance.left_s())
+        there, began, waited = bool(self._asked("steady")), time.monotonic(), 0.0
+        while not there and waited < limit_s:
             time.sleep(0.05)
-            waited = time.monotonic() - began
+            there, waited = bool(self._asked("steady")), time.monotonic() - began
         if waited:
             self._allowance.take(waited)
         self._child.freeze()

@@ -14,14 +14,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tunefarm.devices.cores import exchange_s
-from tunefarm.devices.lock import shared_directory
-from tunefarm.measure.allowance import Allowance
+from tunefarm.measure.allowance import Allowance, of_the_machine
 
 NETWORK_S = 2.0
 """Waited at a time, and in vain, before an inference: it is worth more than a kernel's call."""
@@ -62,12 +61,6 @@ def near_from_file(path: Path) -> float | None:
         return float(json.loads(path.read_text())["near_s"]) or None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def waited_file(gauge: Path) -> Path:
-    """Where a machine's processes with this gauge have their `Allowance` in common, whatever farm
-    they are of."""
-    return shared_directory() / f"tunefarm-{gauge.stem}.waited"
 
 
 class Norm:
@@ -122,7 +115,7 @@ class Steady:
         sleep: as `time.sleep`; what is slept counts as waited.
         limit_s: the most that is waited at a time.
         patience_s: waited in vain, after which what the machine does counts as undisturbed.
-        allowance: what may be waited; by default as much as one process may.
+        allowance: what may be waited; by default one of its own.
 
     Attributes:
         waited_s: in all.
@@ -211,7 +204,7 @@ def steady_from_environment() -> Steady | None:
             pass
     if near_s is not None:
         norms.append(of_exchange(exchange(), near_s))
-    return Steady(norms, allowance=Allowance(waited_file(Path(named)))) if norms else None
+    return Steady(norms, allowance=of_the_machine()) if norms else None
 
 
 def exchange() -> Callable[[], float]:
@@ -224,7 +217,7 @@ def while_near(near_s: float) -> Steady:
     """For whole networks in a process of their own: waits until an exchange takes hardly more than
     `near_s`; where that is 0.0, for it is not known, for nothing."""
     norms = [of_exchange(exchange(), near_s)] if near_s else []
-    return Steady(norms, limit_s=NETWORK_S, patience_s=NETWORK_S)
+    return Steady(norms, limit_s=NETWORK_S, patience_s=NETWORK_S, allowance=of_the_machine())
 
 
 _CALLS, _MORE = 3, 20
@@ -243,13 +236,14 @@ def _fastest_of(gauge: Gauge) -> Callable[[], float]:
         module.time_evaluator("kernel", tvm.cpu(), number=1, repeat=calls)
         for calls in (_CALLS, _MORE)
     ]
+    return lambda: least_of((timer(*arguments).results for timer in timers), gauge.seconds)
 
-    def fastest() -> float:
-        found = float("inf")
-        for timer in timers:
-            found = min(found, *(float(result) for result in timer(*arguments).results))
-            if found <= _AT_ONCE * gauge.seconds:
-                break
-        return found
 
-    return fastest
+def least_of(rounds: Iterable[Iterable[float]], seconds: float) -> float:
+    """Of the first round's times, where one is near `seconds`; else of the next round's too."""
+    found = float("inf")
+    for times in rounds:
+        found = min(found, *map(float, times))
+        if found <= _AT_ONCE * seconds:
+            break
+    return found

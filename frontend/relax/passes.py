@@ -33,6 +33,7 @@ from tunefarm.frontend.relax.tir import (
     free_arguments,
     roots,
     shared_divisors,
+    touched_bytes,
     workload_id,
     workload_module,
 )
@@ -238,7 +239,7 @@ def extract_tasks(
             functions=(name,),
             weight=calls.get(name, 0),
             flops=flops[name],
-            bytes=sum(spec.nbytes for spec in args),
+            bytes=touched_bytes(function, args),
             rounds=_rounds(function),
             args=args,
             constants=free_arguments(function),

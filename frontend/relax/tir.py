@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -29,6 +31,34 @@ def free_arguments(function: Any) -> tuple[int, ...]:
     key = "layout_free_buffers"
     free = function.attrs[key] if function.attrs and key in function.attrs else []
     return tuple(int(place) for place in free)
+
+
+def touched_bytes(function: Any, args: Sequence[TensorSpec]) -> int:
+    """Bytes that a call reads and writes, no element of `args` more than once: of one of which some
+    elements are read alone (rows of a table, every other column) no more than there are reads."""
+    extents = {
+        axis.var.__chandle__(): int(axis.dom.extent)
+        for block in _of_type(function.body, SBlock)
+        for axis in block.iter_vars
+    }
+    reads: dict[int, float] = {}
+
+    def count(load: Any) -> None:
+        asked = _of_type(list(load.indices), TensorLoad)
+        tensors = {one.source.__chandle__() for one in asked}
+        places = {one.__chandle__() for one in _of_type(list(load.indices), Var)} - tensors
+        # What is no axis of a block is a loop inside one: how long, is not looked for.
+        known = math.prod(extents.get(place, math.inf) for place in places)
+        place = load.source.__chandle__()
+        reads[place] = reads.get(place, 0) + known
+
+    structural_walk(function.body, (TensorLoad, count))
+    total = 0
+    for spec, argument in zip(args, function.params, strict=True):
+        elements = math.prod(spec.shape)
+        read = min(elements, reads.get(argument.__chandle__(), elements))
+        total += spec.nbytes * int(read) // max(1, elements)
+    return total
 
 
 def workload_module(function: Any) -> tvm.IRModule:

@@ -41,7 +41,8 @@ def runtime_files(wheels: Path | None = None, for_gpu: bool = False) -> dict[str
         found[f"tunefarm/frontend/{name}"] = ours / "frontend" / name
     for room in _ROOMS:
         for one in sorted((ours / room).rglob("*.py")):
-            found[f"tunefarm/{one.relative_to(ours).as_posix()}"] = one
+            if "emulator" not in one.parts:  # a GPU of paper is what they are to be without
+                found[f"tunefarm/{one.relative_to(ours).as_posix()}"] = one
     for wheel in sorted(wheels.glob("*.whl")) if wheels is not None else ():
         found.update(_cores(wheel))
     if for_gpu and (library := cuda_library()) is not None:

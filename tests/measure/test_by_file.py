@@ -358,6 +358,8 @@ def test_the_runtime_has_no_compiler_and_can_have_parts_for_other_pythons(tmp_pa
     assert {n: p for n, p in more.items() if n in plain} == plain
     assert {"__main__.py", "tvm/lib/libtvm_runtime.so", "tunefarm/measure/serve.py"} <= set(plain)
     assert not any("compiler.so" in name or name.startswith("tunefarm/search") for name in plain)
+    assert "tunefarm/measure/cuda/clock.py" in plain
+    assert not any("emulator" in name for name in plain)
 
 
 def _python(report: Report) -> str:

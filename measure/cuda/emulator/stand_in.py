@@ -52,10 +52,10 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
 TABLE = "tunefarm_table"
 _START = """\
 try:
-    import tunefarm.measure
+    import tunefarm.measure.cuda
 
     # What a bundle brings along has no GPU of paper.
-    tunefarm.measure.__path__.append({home!r})
+    tunefarm.measure.cuda.__path__.append({home!r})
     import tunefarm.measure.cuda.emulator.driver as driver
 except ImportError:
     pass
