@@ -35,8 +35,8 @@ class TuningTask:
         name: what the kernel computes, from the graph: ``conv2d_add_relu``.
         functions: the program's functions that are this kernel.
         weight: calls per inference.
-        flops: floating-point operations of one call.
-        bytes: bytes read and written by one call, each element once; of a table of which some rows
+        flops: floating-point operations that one call cannot do without.
+        bytes: bytes that it has to read and write, each element once; of a table of which some rows
             are read, those.
         args: inputs, then outputs.
         constants: positions among them of weights, whose layout is free.

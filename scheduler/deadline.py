@@ -93,20 +93,36 @@ def affordable(tasks: Collection[Progress], protocol: Protocol, budget_s: float 
     return next(fitting, once)
 
 
+@dataclass(frozen=True)
+class Budget:
+    """Of one target's run.
+
+    Attributes:
+        share_s: its part of the job's whole budget.
+        left_s: its part of what is left of that: earlier targets, and the job's earlier lives, have
+            taken theirs.
+    """
+
+    share_s: float
+    left_s: float
+
+
 @dataclass
 class Deadline:
     """Of one target's run. Times are of one clock, in seconds.
 
     Attributes:
-        budget_s: in which all should be done, None for no limit.
+        budget: None for no limit.
         started: when the run did, later by what has passed since and is not on its account.
-        begun_s: how long after that tuning began, None before it has.
+        tuned_before: an earlier life of the job has had its `LEAST`.
+        begun_s: how long after the start tuning began, None before it has.
         spent: tuning was told to stop.
     """
 
     protocol: Protocol
-    budget_s: float | None
+    budget: Budget | None
     started: float
+    tuned_before: bool = False
     begun_s: float | None = None
     spent: bool = False
 
@@ -117,22 +133,33 @@ class Deadline:
     def tune_until(self, tasks: Collection[Progress], now: float) -> float | None:
         """When tuning must stop for the budget to be kept; None for never, or where it was told to.
 
-        However long import and untuned kernels took, `LEAST` of the budget is for tuning: a job
-        that tunes nothing is of no use to anyone.
+        However long import and untuned kernels took, `LEAST` of the target's share is for tuning: a
+        job that tunes nothing is of no use to anyone.
         """
-        if self.budget_s is None or self.spent:
+        if self.budget is None or self.spent:
             return None
-        closing = closing_s(tasks, affordable(tasks, self.protocol, self.budget_s))
-        least = self._begun_s(now) + LEAST * self.budget_s
-        return self.started + max(self.budget_s - closing, least)
+        kept_s = self.budget.left_s - self._closing_s(tasks)
+        return self.started + max(kept_s, self._begun_s(now) + self._least_s())
 
     def overrun_s(self, tasks: Collection[Progress], now: float) -> float:
         """Seconds by which the budget cannot be kept: the finals take longer than what comes before
         them and the least of tuning leave them, however few calls they make."""
-        if self.budget_s is None:
+        if self.budget is None:
             return 0.0
-        closing = closing_s(tasks, affordable(tasks, self.protocol, self.budget_s))
-        return max(0.0, self._begun_s(now) + LEAST * self.budget_s + closing - self.budget_s)
+        needed_s = self._begun_s(now) + self._least_s() + self._closing_s(tasks)
+        return max(0.0, needed_s - self.budget.left_s)
+
+    def affordable(self, tasks: Collection[Progress]) -> Protocol:
+        """See the function."""
+        return affordable(tasks, self.protocol, None if self.budget is None else self.budget.left_s)
+
+    def _closing_s(self, tasks: Collection[Progress]) -> float:
+        return closing_s(tasks, self.affordable(tasks))
+
+    def _least_s(self) -> float:
+        if self.budget is None or self.tuned_before:
+            return 0.0
+        return LEAST * self.budget.share_s
 
     def _begun_s(self, now: float) -> float:
         return now - self.started if self.begun_s is None else self.begun_s

@@ -43,6 +43,7 @@ from tunefarm.results.facts import Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.record import refuse_withdrawn
 from tunefarm.scheduler import actors, farm, learning
+from tunefarm.scheduler.deadline import Budget
 from tunefarm.scheduler.exchange import SIZE, ByFile
 from tunefarm.scheduler.layout_trial import LayoutTrial
 from tunefarm.scheduler.pace import paced
@@ -331,13 +332,14 @@ class _Driver:
         finally:
             importing.close()
 
-    def _budget_s(self, targets_left: int) -> float | None:
-        """One target's share of what is left; None where there is no limit."""
+    def _budget(self, targets_left: int) -> Budget | None:
+        """One target's; None where there is no limit."""
         whole: float | None = self.options["budget_s"]
         if not whole:
             return None
         spent = self.spent_s + time.monotonic() - self.started
-        return max(0.0, whole - spent) / targets_left
+        targets = self.journal.targets(self.job.id)
+        return Budget(whole / len(targets), max(0.0, whole - spent) / targets_left)
 
     def _build_only(self, target: JobTarget, program: Program, targets_left: int) -> Packaged:
         self.sync()
@@ -352,7 +354,7 @@ class _Driver:
             Protocol(**self.job.protocol),
             self._directory(target),
             transfer,
-            self._budget_s(targets_left),
+            None if (budget := self._budget(targets_left)) is None else budget.left_s,
             self.check,
             lambda text: self.reporter.line(f"{target.name}: {text}"),
         ).run()
@@ -400,7 +402,7 @@ class _Driver:
             self.epoch,
             protocol,
             self.reporter,
-            self._budget_s(targets_left),
+            self._budget(targets_left),
             self.check,
             self.sync,
             self.quiet,

@@ -33,7 +33,7 @@ from tunefarm.results.record import refuse_withdrawn
 from tunefarm.scheduler import actors, farm, learning
 from tunefarm.scheduler.conductor import Conductor
 from tunefarm.scheduler.crew import Heard
-from tunefarm.scheduler.deadline import Deadline, affordable
+from tunefarm.scheduler.deadline import Budget, Deadline
 from tunefarm.scheduler.exchange import WHEELS, ByFile, Exchange, device_of
 from tunefarm.scheduler.finals import Finals
 from tunefarm.scheduler.fleet import Plan
@@ -76,8 +76,8 @@ class TargetRun:
 
     Args:
         epoch: of this driver.
-        budget_s: seconds in which all should be done, None for no limit. Tuning stops when what
-            follows it will take the rest; at least a quarter of it is for tuning, from when that
+        budget: in which all should be done, None for no limit. Tuning stops when what follows it
+            will take the rest; at least a quarter of its share is for tuning, from when that
             begins.
         check: called between events; raises to end the run.
         sync: asks the tracker to catch up; quiet: waits until it has.
@@ -96,7 +96,7 @@ class TargetRun:
     epoch: int
     protocol: Protocol
     reporter: Reporter
-    budget_s: float | None
+    budget: Budget | None
     check: Callable[[], None]
     sync: Callable[[], None]
     quiet: Callable[[], None]
@@ -130,7 +130,7 @@ class TargetRun:
         self.finals = Finals(self.home, self.races, self.directory)
         self.crew: RayCrew | None = None
         self.last_sync = self.last_heard = now = time.monotonic()
-        self.deadline = Deadline(self.protocol, self.budget_s, now)
+        self.deadline = Deadline(self.protocol, self.budget, now)
         self.waits = False
 
     # -------------------------------------------------------------------- run
@@ -258,7 +258,7 @@ class TargetRun:
                     f"{unit} is more than a quarter slower or faster than the others of its kind; "
                     "look at it, or keep it out: tunefarm devices quarantine"
                 )
-            self.races.settle(affordable(tasks, self.protocol, self.budget_s))
+            self.races.settle(self.deadline.affordable(tasks))
             self._leave_lessons()
         if phase is Phase.FINAL:
             self.finals.drop_variants()
@@ -270,9 +270,9 @@ class TargetRun:
                 )
         if phase is Phase.COMPARE and (said := self.finals.find_previous()):
             self._say(said)
-        if phase is Phase.TUNE and self.budget_s is not None:
+        if phase is Phase.TUNE and self.budget is not None:
             over = self.deadline.overrun_s(self.state.tasks.values(), time.monotonic())
-            if over > 0.25 * self.budget_s:
+            if over > 0.25 * self.budget.share_s:
                 self._say(
                     f"a quarter of the budget is for tuning, and what comes before and after "
                     f"it takes longer than the rest: about {over:.0f} s over the budget"
@@ -301,6 +301,7 @@ class TargetRun:
         self.ledger.retell(self.state)
         if self._had_reached(Phase.RACE):
             self.state.restore(BudgetSpent())
+        self.deadline.tuned_before = self._had_reached(Phase.TUNE) and self.state.measured > 0
         assignments = self.state.resume_work()  # of races none: units join when they are ready
         self.ledger.retell_processes(self.state)
         return assignments

@@ -474,3 +474,26 @@ def scattered(path: Path) -> Path:
     ]
     constants = [("places", np.array([[0, 2]] * 3)), ("numbers", seeded(1)(3, 2))]
     return save(path, nodes, [("x", [3, 4])], [("y", [3, 4])], constants)
+
+
+def embedded(path: Path, rows: int = 30_000) -> Path:
+    """As language models begin: some rows of a large table, of which the last is multiplied."""
+    rng = np.random.default_rng(0)
+    table = numpy_helper.from_array(rng.normal(0, 1, (rows, 384)).astype(np.float32), "table")
+    weights = numpy_helper.from_array(rng.normal(0, 1, (384, 256)).astype(np.float32), "w")
+    ends = [
+        numpy_helper.from_array(np.array([one], np.int64), name)
+        for name, one in (("from", 127), ("to", 128), ("axis", 1))
+    ]
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["taken"]),
+        helper.make_node("Tanh", ["taken"], ["bent"]),
+        helper.make_node("Slice", ["bent", "from", "to", "axis"], ["last"]),
+        helper.make_node("MatMul", ["last", "w"], ["y"]),
+    ]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 128])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 256])
+    graph = helper.make_graph(nodes, "embedded", [ids], [y], [table, weights, *ends])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+    return path

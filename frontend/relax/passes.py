@@ -31,9 +31,9 @@ from tunefarm.frontend.relax.spelled import Spelled
 from tunefarm.frontend.relax.tir import (
     argument_specs,
     free_arguments,
+    needed,
     roots,
     shared_divisors,
-    touched_bytes,
     workload_id,
     workload_module,
 )
@@ -231,6 +231,7 @@ def extract_tasks(
                 }
             )
             continue
+        least = needed(function, args)
         text = tvm.ir.save_json(workload)
         (directory / "workloads" / f"{task}.json").write_text(text)
         tasks[task] = TuningTask(
@@ -238,8 +239,8 @@ def extract_tasks(
             name=_readable(name, args),
             functions=(name,),
             weight=calls.get(name, 0),
-            flops=flops[name],
-            bytes=touched_bytes(function, args),
+            flops=flops[name] * least.share,
+            bytes=least.bytes,
             rounds=_rounds(function),
             args=args,
             constants=free_arguments(function),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -33,32 +34,54 @@ def free_arguments(function: Any) -> tuple[int, ...]:
     return tuple(int(place) for place in free)
 
 
-def touched_bytes(function: Any, args: Sequence[TensorSpec]) -> int:
-    """Bytes that a call reads and writes, no element of `args` more than once: of one of which some
-    elements are read alone (rows of a table, every other column) no more than there are reads."""
-    extents = {
-        axis.var.__chandle__(): int(axis.dom.extent)
-        for block in _of_type(function.body, SBlock)
-        for axis in block.iter_vars
-    }
+@dataclass(frozen=True)
+class Needed:
+    """What a call cannot do without.
+
+    Attributes:
+        bytes: read and written, no element of an argument more than once: of one of which some
+            elements are read alone (rows of a table, every other column) no more than are read.
+        share: of its operations at the least: less than 1 where a part is taken of what a stage
+            before it would compute whole.
+    """
+
+    bytes: int
+    share: float
+
+
+def needed(function: Any, args: Sequence[TensorSpec]) -> Needed:
+    """Of a kernel as it is imported: its stages one after another in their order."""
+    stages = [b for b in _of_type(function.body, SBlock) if not _of_type(b.body, SBlock)]
+    written = {function.params[-1].__chandle__()}
     reads: dict[int, float] = {}
-
-    def count(load: Any) -> None:
-        asked = _of_type(list(load.indices), TensorLoad)
-        tensors = {one.source.__chandle__() for one in asked}
-        places = {one.__chandle__() for one in _of_type(list(load.indices), Var)} - tensors
-        # What is no axis of a block is a loop inside one: how long, is not looked for.
-        known = math.prod(extents.get(place, math.inf) for place in places)
-        place = load.source.__chandle__()
-        reads[place] = reads.get(place, 0) + known
-
-    structural_walk(function.body, (TensorLoad, count))
+    least = 1.0
+    for stage in reversed(stages):
+        extents = {axis.var.__chandle__(): int(axis.dom.extent) for axis in stage.iter_vars}
+        share = 1.0
+        for result in (store.buffer for store in _of_type(stage.body, tirx.BufferStore)):
+            place, elements = result.__chandle__(), math.prod(map(int, result.ty.shape))
+            share = min(share, reads.get(place, elements) / max(1, elements))
+            written.add(place)
+        least = min(least, share)
+        # Of the same places however often it asks for them.
+        for load in {str(one): one for one in _of_type(stage.body, TensorLoad)}.values():
+            place = load.source.__chandle__()
+            reads[place] = reads.get(place, 0.0) + share * _places(load, extents)
     total = 0
     for spec, argument in zip(args, function.params, strict=True):
-        elements = math.prod(spec.shape)
-        read = min(elements, reads.get(argument.__chandle__(), elements))
-        total += spec.nbytes * int(read) // max(1, elements)
-    return total
+        place, elements = argument.__chandle__(), max(1, math.prod(spec.shape))
+        read = elements if place in written else min(elements, reads.get(place, elements))
+        total += math.ceil(spec.nbytes * read / elements)
+    return Needed(total, least)
+
+
+def _places(load: Any, extents: Mapping[int, int]) -> float:
+    """At how many it reads, at the most: for each value of the axes that it depends on. What is no
+    axis of its stage is a loop inside of that: how long, is not looked for."""
+    places = list(load.indices)
+    tensors = {one.source.__chandle__() for one in _of_type(places, TensorLoad)}
+    found = {one.__chandle__() for one in _of_type(places, Var)} - tensors
+    return math.prod(extents.get(place, math.inf) for place in found)
 
 
 def workload_module(function: Any) -> tvm.IRModule:

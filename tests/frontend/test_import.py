@@ -193,6 +193,23 @@ def test_what_stands_for_an_error_function_is_near_it() -> None:
         np.testing.assert_allclose(made.numpy(), wanted, rtol=2e-6, atol=2e-6)
 
 
+def test_what_is_not_read_of_a_table_is_not_on_a_kernels_roof(tmp_path: Path) -> None:
+    """Or a job would take its times for impossible ones, and not begin."""
+    program = import_model(
+        ImportRequest(models.embedded(tmp_path / "m.onnx"), tmp_path / "program", TARGET)
+    )
+    table = next(task for task in program.tasks if "take" in task.name)
+    assert table.args[0].nbytes == 30_000 * 384 * 4
+    taken = table.args[-1].nbytes
+    assert 128 * 8 < table.bytes <= 2 * taken + 128 * 8
+    cut = next(task for task in program.tasks if "slice" in task.name)
+    assert cut.bytes == 2 * 384 * 4, "of 128 rows one, whatever is done to all of them"
+    assert cut.flops < 384 * 100
+    product = next(task for task in program.tasks if "matmul" in task.name)
+    most = sum(one.nbytes for one in product.args)
+    assert 384 * 256 * 4 < product.bytes <= most, "all of its weights"
+
+
 def test_a_power_that_roots_make_is_none(tmp_path: Path) -> None:
     program = import_model(
         ImportRequest(models.normalised(tmp_path / "m.onnx"), tmp_path / "program", TARGET)

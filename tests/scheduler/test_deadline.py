@@ -9,7 +9,7 @@ import pytest
 from tests.scheduler.test_budget import progress
 from tunefarm.measure.protocol import Protocol
 from tunefarm.scheduler.budget import Progress
-from tunefarm.scheduler.deadline import Deadline, affordable, closing_s
+from tunefarm.scheduler.deadline import Budget, Deadline, affordable, closing_s
 
 TASKS = [Progress("t", 1, 1e-3)]
 CLOSING_S = closing_s(TASKS, Protocol())
@@ -88,7 +88,7 @@ def test_what_is_far_slower_is_called_again_while_that_costs_little() -> None:
             more = replace(fitted, slow_calls=fitted.slow_calls + 1)
             assert closing_s(tasks, more) > once + 0.05 * budget
         over = max(0.0, closing_s(tasks, fitted) - 0.75 * budget)
-        deadline = Deadline(protocol, budget, started=100.0)
+        deadline = Deadline(protocol, Budget(budget, budget), started=100.0)
         until = deadline.tune_until(tasks, now=100.0)
         assert until is not None
         assert budget / 4 <= until - 100.0 < budget
@@ -101,7 +101,7 @@ def test_what_is_far_slower_is_called_again_while_that_costs_little() -> None:
 @pytest.fixture
 def deadline() -> Deadline:
     """Of a budget of twice what follows the tuning of `TASKS`."""
-    return Deadline(Protocol(), 2 * CLOSING_S, started=1000.0)
+    return Deadline(Protocol(), Budget(2 * CLOSING_S, 2 * CLOSING_S), started=1000.0)
 
 
 def test_tuning_has_what_is_left_beside_what_follows_it(deadline: Deadline) -> None:
@@ -138,3 +138,24 @@ def test_without_a_budget_and_once_it_was_told_tuning_is_not_told_to_stop(
     assert deadline.tune_until(TASKS, 1e6) is None
     without = Deadline(Protocol(), None, 0.0)
     assert (without.tune_until(TASKS, 1e6), without.overrun_s(TASKS, 1e6)) == (None, 0.0)
+
+
+def test_who_comes_late_has_a_quarter_of_its_share_too() -> None:
+    """A later target, and a job that was interrupted before it could tune anything."""
+    nothing_left = Budget(share_s=200.0, left_s=0.0)
+    deadline = Deadline(Protocol(), nothing_left, started=0.0)
+    deadline.tuning_begins(30.0)
+    assert deadline.tune_until(TASKS, 30.0) == 80.0
+    assert deadline.overrun_s(TASKS, 30.0) == pytest.approx(
+        80.0 + closing_s(TASKS, replace(Protocol(), slow_calls=1))
+    )
+
+
+def test_who_has_had_its_quarter_has_what_is_left() -> None:
+    nothing_left = Budget(share_s=200.0, left_s=0.0)
+    deadline = Deadline(Protocol(), nothing_left, started=0.0, tuned_before=True)
+    deadline.tuning_begins(30.0)
+    assert deadline.tune_until(TASKS, 31.0) == 30.0
+    some = Deadline(Protocol(), Budget(1000.0, 500.0), started=0.0, tuned_before=True)
+    some.tuning_begins(30.0)
+    assert some.tune_until(TASKS, 31.0) == pytest.approx(500.0 - CLOSING_S)

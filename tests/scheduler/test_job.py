@@ -381,6 +381,24 @@ def test_planted_faults_are_recorded_and_the_job_finishes(
     assert left_over(str(farm["home"].root)) == []
 
 
+@pytest.mark.long
+def test_a_budget_ends_a_job_that_begins_with_a_large_table(
+    farm: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of the table few rows are read, faster than all of it could be."""
+    done = tunefarm(
+        *("submit", models.embedded(tmp_path / "m.onnx"), "--targets", "llvm", "--json"),
+        *("--trials", 5000, "--budget", "1m"),
+        **farm["env"],
+    )
+    assert done.code == 0, done.err
+    row = done.json["targets"]["llvm"]
+    assert 0 < row["candidates"] < 5000
+    assert row["failures"] == {}
+    assert row["parity"]["passed"]
+    assert "the latest third" not in done.err, "it would have ended without a budget"
+
+
 def _faster(farm: dict[str, Any], model: Path, trials: int) -> dict[str, Any]:
     """What a job on `model` says, which has no failure, and is right and faster."""
     submit = ("submit", model, "--targets", "llvm", "--trials", trials, "--json")
