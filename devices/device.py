@@ -43,7 +43,7 @@ class Device:
 
     @property
     def is_emulated(self) -> bool:
-        """Whether its times say nothing of any device (`cuda.emulator`)."""
+        """Whether its times say nothing of any device (`measure.cuda.emulator`)."""
         return self.sku == EMULATED
 
     @property

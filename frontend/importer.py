@@ -71,9 +71,9 @@ HANDLER = "tunefarm.frontend.importer:run_import"
 class ImportRequest:
     """`model` is imported for `target` into `directory`, which appears whole or not at all.
 
-    Where `digest` is given (see `identity.model_digest`), another model in a file of the same name
-    is refused. A `layout` (``NCHW``, ``NHWC``) is that of images inside the network; by default
-    see `relax.layout`.
+    Where `digest` is given (see `onnx.identity.model_digest`), another model in a file of the same
+    name is refused. A `layout` (``NCHW``, ``NHWC``) is that of images inside the network; by
+    default see `relax.layout`.
     """
 
     model: Path

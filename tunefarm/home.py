@@ -88,7 +88,7 @@ class Home:
 
     @property
     def paper(self) -> Path:
-        """Of GPUs of paper (`cuda.emulator`)."""
+        """Of GPUs of paper (`measure.cuda.emulator`)."""
         return self.root / "paper"
 
     @property

@@ -1,5 +1,5 @@
 """Tiles of attention: what fits, which kernels are attention, and that a trace stands for one
-kernel. What these compute: ``tests/measure/emulator/test_attention.py``."""
+kernel. What these compute: ``tests/measure/cuda/emulator/test_attention.py``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tiles of float32 products that threads multiply each for itself: what fits, where elements lie,
 and that a trace stands for one kernel. What these compute:
-``tests/measure/emulator/test_plain_tiles.py``."""
+``tests/measure/cuda/emulator/test_plain_tiles.py``."""
 
 from __future__ import annotations
 

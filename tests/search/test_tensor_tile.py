@@ -1,6 +1,6 @@
 """Tiles of products on a GPU's tensor cores: what fits, where elements lie, which kernels are
 products, and that a trace stands for one kernel. What these compute:
-``tests/measure/emulator/test_tiles.py``."""
+``tests/measure/cuda/emulator/test_tiles.py``."""
 
 from __future__ import annotations
 

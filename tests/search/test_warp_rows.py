@@ -1,5 +1,5 @@
 """Rows on the warps of a GPU: what fits, which kernels are rows, and that a trace stands for one
-kernel. What these compute: ``tests/measure/emulator/test_rows.py``."""
+kernel. What these compute: ``tests/measure/cuda/emulator/test_rows.py``."""
 
 from __future__ import annotations
 
