@@ -1,9 +1,10 @@
 """Units that are reached by file: a device in a laboratory without a network, a CI runner, a board.
 
 What the state machine gives out to them is gathered into bundles (`measure.bundles`) in a
-directory; whoever carries them to the device brings reports back. A bundle holds at most as many measurements
-as there are units here, so that one journey answers many questions. What is out, and what has come
-back, is known to a later life of the job too: its questions are told by what they ask.
+directory; whoever carries them to the device brings reports back. A bundle holds at most as many
+measurements as there are units here, so that one journey answers many questions. What is out, and
+what has come back, is known to a later life of the job too: its questions are told by what they
+ask.
 """
 
 from __future__ import annotations
