@@ -27,7 +27,7 @@ def source(module: Any) -> str:
     import tvm
 
     from tests.paper_gpu import TARGET
-    from tunefarm.measure.cuda.compiler import cubin
+    from tunefarm.measure.cuda import cubin
     from tunefarm.measure.lowering import pipeline
     from tunefarm.search.replay import tvm_target
 
