@@ -52,7 +52,8 @@ class Needed:
 def needed(function: Any, args: Sequence[TensorSpec]) -> Needed:
     """Of a kernel as it is imported: its stages one after another in their order."""
     stages = [b for b in _of_type(function.body, SBlock) if not _of_type(b.body, SBlock)]
-    written = {function.params[-1].__chandle__()}
+    arguments = [argument.__chandle__() for argument in function.params]
+    written: set[int] = set()
     reads: dict[int, float] = {}
     least = 1.0
     for stage in reversed(stages):
@@ -60,16 +61,17 @@ def needed(function: Any, args: Sequence[TensorSpec]) -> Needed:
         share = 1.0
         for result in (store.buffer for store in _of_type(stage.body, tirx.BufferStore)):
             place, elements = result.__chandle__(), math.prod(map(int, result.ty.shape))
-            share = min(share, reads.get(place, elements) / max(1, elements))
             written.add(place)
+            if place not in arguments:  # of a result all is asked for, whoever reads some of it
+                share = min(share, reads.get(place, elements) / max(1, elements))
         least = min(least, share)
         # Of the same places however often it asks for them.
         for load in {str(one): one for one in _of_type(stage.body, TensorLoad)}.values():
             place = load.source.__chandle__()
             reads[place] = reads.get(place, 0.0) + share * _places(load, extents)
     total = 0
-    for spec, argument in zip(args, function.params, strict=True):
-        place, elements = argument.__chandle__(), max(1, math.prod(spec.shape))
+    for spec, place in zip(args, arguments, strict=True):
+        elements = max(1, math.prod(spec.shape))
         read = elements if place in written else min(elements, reads.get(place, elements))
         total += math.ceil(spec.nbytes * read / elements)
     return Needed(total, least)

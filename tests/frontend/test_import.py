@@ -210,6 +210,29 @@ def test_what_is_not_read_of_a_table_is_not_on_a_kernels_roof(tmp_path: Path) ->
     assert 384 * 256 * 4 < product.bytes <= most, "all of its weights"
 
 
+def test_of_a_result_all_is_needed_and_of_a_stage_what_is_asked_for() -> None:
+    from tvm import te
+
+    from tunefarm.frontend.relax.tir import Needed, argument_specs, needed
+
+    x = te.placeholder((128, 64), "float32", name="x")
+    table = te.placeholder((1000, 64), "float32", name="table")
+    chosen = te.placeholder((8,), "int64", name="chosen")
+    more = te.compute((128, 64), lambda i, j: x[i, j] + 1.0, name="more")
+    cut = te.compute((1, 64), lambda i, j: more[2 * i, j] * more[2 * i, j], name="cut")
+    taken = te.compute((8, 64), lambda i, j: table[chosen[i], j], name="taken")
+    column = te.reduce_axis((0, 128), name="k")
+    sums = te.compute((64,), lambda j: te.sum(more[column, j], column), name="sums")
+    for arguments, wanted in (
+        ([x, cut], Needed(2 * 64 * 4, 1 / 128)),
+        ([x, more, cut], Needed(2 * 128 * 64 * 4 + 64 * 4, 1.0)),
+        ([x, sums], Needed(128 * 64 * 4 + 64 * 4, 1.0)),
+        ([table, chosen, taken], Needed(2 * 8 * 64 * 4 + 8 * 8, 1.0)),
+    ):
+        function = te.create_prim_func(arguments)
+        assert needed(function, argument_specs(function)) == wanted
+
+
 def test_a_power_that_roots_make_is_none(tmp_path: Path) -> None:
     program = import_model(
         ImportRequest(models.normalised(tmp_path / "m.onnx"), tmp_path / "program", TARGET)
