@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,7 @@ def _noted(trace: str, key: str) -> str | None:
 
 
 def rewritten(workload: Any, algorithm: str | None) -> Any:
-    """The kernel computed by another algorithm, such as ``winograd 4`` or ``filled 16``; None
+    """The kernel computed by another algorithm, such as ``winograd 4`` or ``across 6``; None
     leaves it.
 
     Raises:
@@ -205,7 +205,8 @@ def rewritten(workload: Any, algorithm: str | None) -> Any:
 
     name, _, size = algorithm.partition(" ")
     known = {"winograd": winograd, "filled": filled, "spread": spread, "fold": fold}
-    known |= {"overlapped": overlapped, "lapped": lapped, "rows": in_rows}
+    known |= {"overlapped": overlapped, "across": partial(overlapped, across=True)}
+    known |= {"lapped": lapped, "rows": in_rows}
     if name not in known or not size.isdigit():
         raise ValueError(f"no algorithm {algorithm!r} is known")
     return known[name](workload, int(size))

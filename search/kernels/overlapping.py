@@ -5,12 +5,16 @@ fit few registers. Three tiles of six hold them all if the last begins where it 
 row; the row that two tiles have is computed twice, and the same is stored twice. Nothing is copied
 or filled up for it, and inside a tile rows lie as far apart as ever.
 
+A line of seven pixels is too short for that. Tiles may go on *across* the ends of lines: 49 pixels
+are nine tiles of six, of which the last two overlap.
+
 As in `winograd`, this is another text of the same kernel; a schedule of it follows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from tvm import te, tirx
@@ -24,56 +28,71 @@ PRODUCT, STORE = "overlapped_product", "overlapped_store"
 """Names of the stages that `overlapped` makes, in the order of the text."""
 
 
-def overlapped(workload: Any, rows: int) -> Any:
-    """`workload` rewritten, its innermost axis of rows as tiles of `rows`; its arguments stay as
-    they are. Copies, and what follows the reduction, are computed where they are read; other stages
+def overlapped(workload: Any, rows: int, across: bool = False) -> Any:
+    """`workload` rewritten, its innermost axis of rows as tiles of `rows`, or its two innermost as
+    one (`across`); its arguments stay as they are. Copies, and what follows the reduction, are computed where they are read; other stages
     before it stay.
 
     Raises:
         ValueError: it has no such rows, or tiles of so many divide them.
     """
     whole = reduction_of(workload)
-    if whole is None or not overlappable(whole, rows):
+    if whole is None or not overlappable(whole, rows, across):
         raise ValueError(f"no rows that tiles of {rows} could overlap on")
     workload, form = inlined(workload, whole)
-    made = _stages(form, rows)
+    made = _stages(form, rows, across)
 
     def stored(copy: Any) -> SBlock:
         at = [variable.var for variable in copy.iter_vars]
-        return stored_at(copy, form, _places(form, rows, at))
+        return stored_at(copy, form, _places(form, rows, across, at))
 
     return restaged(workload, form, made, stored)
 
 
-def overlappable(form: Reduction, rows: int) -> bool:
+def tiled_axes(form: Reduction, across: bool) -> tuple[int, ...]:
+    """The axes whose rows tiles are made of; none where there are no such."""
+    axes = tiled_rows(form) if across else tiled_rows(form)[1:]
+    found = tuple(axis for axis in axes if axis is not None)
+    return found if len(found) == len(axes) else ()
+
+
+def overlappable(form: Reduction, rows: int, across: bool = False) -> bool:
     """Whether it is a product with rows that share what is loaded of constant weights, more than
     one tile of them, and no whole number of tiles."""
-    _, axis = tiled_rows(form)
+    axes = tiled_axes(form, across)
+    extent = prod(form.extent(axis) for axis in axes)
     return (
         form.product
         and not form.fours
         and form.other is not None
         and form.vector.free
         and all(one is not None for one in form.vector.plain)
-        and axis in form.rows
-        and not form.vector.depends_on(axis)
-        and form.limits[axis] == form.extent(axis) > rows > 1
-        and form.extent(axis) % rows > 0
+        and len(axes) > 0
+        and all(axis in form.rows and not form.vector.depends_on(axis) for axis in axes)
+        and all(form.limits[axis] == form.extent(axis) for axis in axes)
+        and extent > rows > 1
+        and extent % rows > 0
         and sums_from_zero(form.block)
     )
 
 
-def _places(form: Reduction, rows: int, at: Sequence[Any]) -> list[Any]:
+def _places(form: Reduction, rows: int, across: bool, at: Sequence[Any]) -> list[Any]:
     """Of the axes that `form` has, for those of the stages: a tile's number and a row in it are
-    where the form has rows."""
-    _, axis = tiled_rows(form)
-    assert axis is not None
-    place = form.spatial.index(axis)
-    first = tirx.min(at[place] * rows, form.extent(axis) - rows)
-    return [*at[:place], first + at[place + 1], *at[place + 2 :]]
+    where the form has the first of its tiled axes."""
+    axes = tiled_axes(form, across)
+    given, places = iter(at), {}
+    for axis in form.spatial:
+        if axis == axes[0]:
+            tile, row = next(given), next(given)
+            extent, line = prod(form.extent(axis) for axis in axes), form.extent(axes[-1])
+            row = tirx.min(tile * rows, extent - rows) + row
+            places |= dict(zip(axes, (row // line, row % line) if across else (row,), strict=True))
+        elif axis not in axes:
+            places[axis] = next(given)
+    return [places[axis] for axis in form.spatial]
 
 
-def _stages(form: Reduction, rows: int) -> Any:
+def _stages(form: Reduction, rows: int, across: bool) -> Any:
     """The stages as a function of the broadcast operand and the weights; the last one is a copy,
     which becomes the store."""
     vector, other = form.vector, form.other
@@ -86,16 +105,18 @@ def _stages(form: Reduction, rows: int) -> Any:
     }
 
     def product(*at: Any) -> Any:
-        spatial = zip(form.spatial, _places(form, rows, at), strict=True)
+        spatial = zip(form.spatial, _places(form, rows, across, at), strict=True)
         values = {**dict(spatial), **sums}
         of_weights = weights(*(values[axis] for axis in vector.plain if axis is not None))
         return te.sum(data(*indices_of(form, values)) * of_weights, list(sums.values()))
 
     shape: list[int] = []
-    _, tiled = tiled_rows(form)
+    axes = tiled_axes(form, across)
     for axis in form.spatial:
-        extent = form.extent(axis)
-        shape += [-(-extent // rows), rows] if axis == tiled else [extent]
+        if axis == axes[0]:
+            shape += [-(-prod(form.extent(axis) for axis in axes) // rows), rows]
+        elif axis not in axes:
+            shape.append(form.extent(axis))
     multiplied = te.compute(tuple(shape), product, name=PRODUCT)
     stored = te.compute(tuple(shape), lambda *at: multiplied(*at), name=STORE)
     return te.create_prim_func([data, weights, stored], index_dtype_override="int64")

@@ -18,7 +18,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import ceil, inf, log2
+from math import ceil, inf, log2, prod
 from typing import Any
 
 from tvm.ir.expr import TensorLoad
@@ -27,7 +27,7 @@ from tunefarm.devices.target import Target
 from tunefarm.search import replay
 from tunefarm.search.kernels.filling import WEIGHTS, fillable, filled
 from tunefarm.search.kernels.fours import LENGTHS
-from tunefarm.search.kernels.overlapping import overlappable, overlapped
+from tunefarm.search.kernels.overlapping import overlappable, overlapped, tiled_axes
 from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.family import in_words, realised
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of
@@ -200,37 +200,43 @@ Those that fill a product's rows up are about as good, and are tried beside them
 
 
 def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None:
-    """The space of `workload` with tiles of rows that overlap, of as many rows as promise most;
-    None where those that divide them do nearly as well."""
+    """The space of `workload` with tiles of rows that overlap, of as many rows as promise most, in
+    lines or across their ends; None where those that divide them do nearly as well."""
     if target.kind != "llvm":
         return None
     machine, form = hardware(target), reduction_of(workload)
-    _, axis = tiled_rows(form) if form is not None else (None, None)
-    if form is None or axis is None:
+    if form is None:
         return None
     columns = column_tiles(form, machine)
     promised = {
-        n: _least(_longer(form, axis, n), machine, _that_fit(form, machine, [n], [1], columns))
-        for n in range(2, min(16, form.extent(axis)))
-        if overlappable(form, n)
+        (n, across): _least(longer, machine, _that_fit(longer, machine, [n], [1], columns))
+        for across in (False, True)
+        for n in range(2, 16)
+        if overlappable(form, n, across)
+        for longer in [_longer(form, tiled_axes(form, across), n)]
     }
-    rows = min(promised, key=lambda n: promised[n], default=0)
-    if not rows or not promised[rows] < GAIN * _least(form, machine, dividing_tiles(form, machine)):
+    best = min(promised, key=lambda one: promised[one], default=None)
+    least = _least(form, machine, dividing_tiles(form, machine))
+    if best is None or not promised[best] < GAIN * least:
         return None
-    rewritten = overlapped(workload, rows)
+    rewritten = overlapped(workload, *best)
     *before, product, store = stages_of(rewritten)
     weights = frozenset({form.vector.buffer})
     made = reduction_at(product, weights, before, (store,))
     if made is None or not register_tiles(made, machine):
         return None
-    return RegisterTileSpace(rewritten, target, made, "overlapped-tile", f"overlapped {rows}")
+    rows, across = best
+    algorithm = f"{'across' if across else 'overlapped'} {rows}"
+    return RegisterTileSpace(rewritten, target, made, "overlapped-tile", algorithm)
 
 
-def _longer(form: Reduction, axis: int, rows: int) -> Reduction:
-    """With as many rows as tiles of `rows` compute."""
-    extent = ceil(form.extent(axis) / rows) * rows
+def _longer(form: Reduction, tiled: Sequence[int], rows: int) -> Reduction:
+    """With as many rows as tiles of `rows` compute, all of them on the last of the `tiled` axes."""
+    extent = ceil(prod(form.extent(axis) for axis in tiled) / rows) * rows
     axes, limits = list(form.block.axes), list(form.limits)
-    axes[axis], limits[axis] = replace(axes[axis], extent=extent), extent
+    for axis in tiled:
+        limits[axis] = extent if axis == tiled[-1] else 1
+        axes[axis] = replace(axes[axis], extent=limits[axis])
     return replace(form, block=replace(form.block, axes=tuple(axes)), limits=tuple(limits))
 
 

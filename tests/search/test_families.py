@@ -72,17 +72,22 @@ def test_groups_filled_up_to_whole_vectors_are_right(target, workers, tmp_path: 
         assert {before for _, before in seen} == {*Before}
 
 
+@pytest.mark.parametrize("across", [False, True])
 def test_tiles_of_rows_that_overlap_are_right(
-    target, workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target, workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, across: bool
 ) -> None:
-    """Wherever stages before them are computed, in every order of the loops; whatever a processor's
-    registers promise of them."""
+    """In lines and across their ends; wherever stages before them are computed, in every order of
+    the loops; whatever a processor's registers promise of them."""
     from tunefarm.search import replay
     from tunefarm.search.spaces import register_tile
     from tunefarm.search.spaces.tile import Before
 
     program = imported(tmp_path, odd_models.convolutions(tmp_path / "primes.onnx"), target, "NHWC")
     monkeypatch.setattr(register_tile, "GAIN", math.inf)
+    fit = register_tile.overlappable
+    monkeypatch.setattr(
+        *(register_tile, "overlappable"), lambda form, n, way: way is across and fit(form, n, way)
+    )
     seen: set[tuple[str, str]] = set()
     for task, bench, space in fitting(
         program, register_tile.overlapped_tile_space, target, workers, tmp_path
@@ -105,10 +110,9 @@ def test_tiles_of_rows_that_overlap_are_right(
             bench.check(proposal, str(number))
             seen.add((task.name, note.rpartition("before=")[2]))
         assert [space.realise(point, 0).trace for point in points] == traces, "whatever came before"
-    assert {name for name, _ in seen} == {
-        *("conv2d_add_relu", "conv2d_add", "conv2d", "conv2d_fast_tanh"),
-        *("conv2d_tir_sigmoid", "matmul_add"),
-    }
+    of_one_line = {"conv2d_fast_tanh", "conv2d_tir_sigmoid", "matmul_add"}
+    of_images = {"conv2d_add_relu", "conv2d_add", "conv2d"}
+    assert {name for name, _ in seen} == of_images | (set() if across else of_one_line)
     before = {where for name, where in seen if name == "conv2d_add_relu"}
     assert before == {Before.APART, Before.LOCAL}
 
