@@ -74,7 +74,7 @@ class RegisterTileSpace:
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
         sizes = (
             *(len(self._tiles), len(self._unrolls), 4),
-            *(len(self._packs), len(self._befores)),
+            *(len(self._packs), len(self._befores), 1 + is_alone(self._form)),
         )
         return (tuple(Knob(KnobKind.CHOICE, size) for size in sizes),)
 
@@ -96,7 +96,7 @@ class RegisterTileSpace:
         chosen = [value for value in values if isinstance(value, int)]
         if len(chosen) < len(values):
             return None
-        tile, unroll, order, pack, before = chosen
+        tile, unroll, order, pack, before, streams = chosen
         columns_first, flat = bool(order & 1), bool(order & 2)
         made = Tile(
             *self._tiles[tile],
@@ -105,11 +105,14 @@ class RegisterTileSpace:
             flat,
             self._packs[pack],
             self._befores[before],
+            bool(streams),
         )
         if made.unroll > 1 and not may_unroll(self._form, made, self._hardware):
             return None
         if order and 1 in tile_counts(self._form, made):
             return None  # there is but one loop to order
+        if made.streams and (made.vectors == 1 or not made.pack):
+            return None  # it is one stream as it is
         return made
 
     def realise(self, point: Point, seed: int) -> Proposal | None:
@@ -164,7 +167,7 @@ def _coordinates(tile: Tile) -> tuple[float, ...]:
     """Doublings, and two steps for another order."""
     counts = (tile.rows, tile.planes, tile.vectors, tile.lanes, tile.unroll)
     flags = (tile.columns_first, tile.flat, tile.pack, *(tile.before is one for one in Before))
-    return (*(log2(count) for count in counts), *(2.0 * flag for flag in flags))
+    return (*(log2(count) for count in counts), *(2.0 * flag for flag in (*flags, tile.streams)))
 
 
 def register_tile_space(workload: Any, target: Target) -> RegisterTileSpace | None:
@@ -361,6 +364,12 @@ def before_choices(form: Reduction) -> list[Before]:
     branches = any(stage.branches for stage in form.before)
     moves = all(isinstance(stage.node.body.value, TensorLoad) for stage in form.before)
     return [Before.APART, Before.LOCAL] if branches or (reused and not moves) else list(Before)
+
+
+def is_alone(form: Reduction) -> bool:
+    """Whether there is a single row, for which the whole vector operand is read once. (Of integers
+    it has not been tried what streams gain.)"""
+    return form.product and not form.fours and all(form.extent(axis) == 1 for axis in form.rows)
 
 
 def pack_choices(form: Reduction) -> list[bool]:

@@ -37,6 +37,9 @@ class Tile:
         flat: every tile is a parallel task; else only the outer loop's iterations are.
         pack: the vector operand is copied into tile order first (constants always are).
         before: where stages before the reduction are computed.
+        streams: each vector's columns are packed by themselves, so that a tile reads as many
+            streams as it has vectors, side by side. What is read once, for a single row, comes
+            from far; a processor asks for it ahead in each stream, to the end of a page.
     """
 
     rows: int
@@ -48,6 +51,7 @@ class Tile:
     flat: bool
     pack: bool
     before: Before
+    streams: bool = False
 
     @property
     def columns(self) -> int:

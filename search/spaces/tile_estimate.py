@@ -15,6 +15,8 @@ OVERLAP = 0.5
 CUT_NEAR = 0.5
 """Cycles of an element that is cut out of a padded result while it is in a core's own cache; 1 in a
 pass of its own."""
+STREAMS = 0.65
+"""What the time to fetch weights shrinks to where each vector of a tile is a stream of its own."""
 STORE, FLAT = 4.0, 400.0
 """Cycles to finish an accumulator, and what a tile costs that is a task of its own."""
 
@@ -34,7 +36,8 @@ def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
     finish = tile.accumulators * (STORE + len(form.after)) + (FLAT if tile.flat else STORE)
     steps = row_tiles * column_tiles * form.depth * share
     cycles = steps * _step(form, tile, machine) + row_tiles * column_tiles * finish * share
-    cycles += _refetched(form, tile, machine, row_tiles, column_tiles) / machine.bytes_per_cycle
+    fetched = _refetched(form, tile, machine, row_tiles, column_tiles)
+    cycles += fetched / machine.bytes_per_cycle * (STREAMS if tile.streams else 1.0)
     cycles += _before(form, tile, machine, row_tiles, column_tiles)
     if pads := tile.pads(form):
         cut = CUT_NEAR if tile.cuts_near(form) else 1.0

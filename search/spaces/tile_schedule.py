@@ -80,9 +80,9 @@ def _pad(schedule: Any, block: Any, form: Reduction, tile: Tile) -> tuple[dict[s
 
 
 def _pack(schedule: Any, block: Any, form: Reduction, tile: Tile, fill: Any) -> None:
-    """Lay the vector operand out in tiles of columns, in the order in which they are read: by
-    `fill`, the stage that copies it anyway, or by one that is made for it."""
-    vector, columns = form.vector, tile.columns
+    """Lay the vector operand out in tiles of columns, or in vectors, in the order in which they are
+    read: by `fill`, the stage that copies it anyway, or by one that is made for it."""
+    vector, columns = form.vector, tile.lanes if tile.streams else tile.columns
     axes = list(vector.plain)
     column = axes.index(form.column)
     order = [*(axis for axis in form.spatial if axis in axes), *reduction_order(form)]

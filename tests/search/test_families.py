@@ -217,6 +217,34 @@ def test_what_rows_begin_with_is_looked_at() -> None:
         lapped(kernel(least, 1), 8)
 
 
+def test_weights_of_a_single_row_are_read_in_streams(target, workers, tmp_path: Path) -> None:
+    """As many as a tile has vectors; weights that several rows use are not."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.register_tile import register_tile_space
+
+    program = imported(tmp_path, odd_models.single_rows(tmp_path / "single.onnx"), target, "NHWC")
+    seen = set()
+    for task, bench, space in fitting(program, register_tile_space, target, workers, tmp_path):
+        known = sorted(space.modelled(), key=lambda one: one.seconds)
+        tiles = [(one.point, space._tile(one.point.values)) for one in known]
+        streams = [(point, tile) for point, tile in tiles if tile.streams]
+        for number, (point, tile) in enumerate(streams[:: max(1, len(streams) // 4)]):
+            assert tile.vectors > 1
+            assert tile.pack
+            proposal = space.realise(point, number)
+            assert proposal is not None
+            assert space.locate(proposal.trace) == point
+            assert "streams=True" in (replay.completed_by(proposal.trace) or "")
+            bench.check(proposal, f"stream-{number}")
+            seen.add((task.name, task.args[0].shape[-2:]))
+    assert seen >= {
+        ("matmul_add_relu", (1, 96)),
+        ("matmul", (1, 96)),
+        ("conv2d_tir_sigmoid", (1, 48)),
+    }
+    assert not {shape for _, shape in seen} & {(6, 96)}, "weights that are used again"
+
+
 def test_kernels_that_tiles_divide_have_no_overlapping_ones(target, tmp_path: Path) -> None:
     """Nor those whose dividing tiles are expected to do nearly as well."""
     from tunefarm.search.replay import load_workload
