@@ -30,8 +30,8 @@ PRODUCT, STORE = "overlapped_product", "overlapped_store"
 
 def overlapped(workload: Any, rows: int, across: bool = False) -> Any:
     """`workload` rewritten, its innermost axis of rows as tiles of `rows`, or its two innermost as
-    one (`across`); its arguments stay as they are. Copies, and what follows the reduction, are computed where they are read; other stages
-    before it stay.
+    one (`across`); its arguments stay as they are. Copies, and what follows the reduction, are
+    computed where they are read; other stages before it stay.
 
     Raises:
         ValueError: it has no such rows, or tiles of so many divide them.
