@@ -219,8 +219,8 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
         for longer in [_longer(form, tiled_axes(form, across), n)]
     }
     best = min(promised, key=lambda one: promised[one], default=None)
-    least = _least(form, machine, dividing_tiles(form, machine))
-    if best is None or not promised[best] < GAIN * least:
+    dividing = dividing_tiles(form, machine)
+    if best is None or not promised[best] < GAIN * _least(form, machine, dividing):
         return None
     rewritten = overlapped(workload, *best)
     *before, product, store = stages_of(rewritten)

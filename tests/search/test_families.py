@@ -20,6 +20,7 @@ from tunefarm.search.space import Point
 pytestmark = pytest.mark.tvm
 
 
+@pytest.mark.long
 def test_convolutions_by_minimal_filtering_are_right(target, workers, tmp_path: Path) -> None:
     """With tiles of every size, at the image's edges too, and with what follows them."""
     from tunefarm.search import replay
@@ -45,6 +46,7 @@ def test_convolutions_by_minimal_filtering_are_right(target, workers, tmp_path: 
     assert groups == {1, 2}
 
 
+@pytest.mark.long
 def test_groups_filled_up_to_whole_vectors_are_right(target, workers, tmp_path: Path) -> None:
     """With and without stages before and after them, wherever those before are computed."""
     from tunefarm.search import replay
@@ -72,6 +74,7 @@ def test_groups_filled_up_to_whole_vectors_are_right(target, workers, tmp_path: 
         assert {before for _, before in seen} == {*Before}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("across", [False, True])
 def test_tiles_of_rows_that_overlap_are_right(
     target, workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, across: bool
@@ -253,6 +256,7 @@ def test_kernels_that_tiles_divide_have_no_overlapping_ones(target, tmp_path: Pa
         assert overlapped_tile_space(load_workload(program.workload(task.id)), target) is None
 
 
+@pytest.mark.long
 def test_groups_spread_over_vectors_are_right(target, workers, tmp_path: Path) -> None:
     """Strips of some rows and of all, with what follows them and without, at the image's edges."""
     from tunefarm.search import replay
@@ -355,6 +359,7 @@ def test_rows_of_which_one_number_is_kept_are_right(target, workers, tmp_path: P
             bench.check(proposal, str(number))
 
 
+@pytest.mark.long
 def test_windows_whose_rows_are_folded_are_right(target, workers, tmp_path: Path) -> None:
     """Of every kind, in vectors that divide the rows and that do not; what something follows, and
     sums, are not folded."""

@@ -170,6 +170,7 @@ def test_heads_that_are_joined_move_in_vectors(target, workers, tmp_path: Path) 
         bench.check(proposal, str(number))
 
 
+@pytest.mark.long
 def test_products_of_odd_sizes_are_filled_up(target, workers, tmp_path: Path) -> None:
     """Rows, columns or both; in every order of the loops; what is cut off again inside them, or
     where much follows the product, in a pass of its own."""
@@ -201,6 +202,7 @@ def test_products_of_odd_sizes_are_filled_up(target, workers, tmp_path: Path) ->
     }
 
 
+@pytest.mark.long
 def test_padding_is_right_wherever_it_is_computed(
     kernels: Program, target, workers, tmp_path: Path
 ) -> None:
