@@ -80,7 +80,7 @@ def _places(form: Reduction, rows: int, across: bool, at: Sequence[Any]) -> list
     """Of the axes that `form` has, for those of the stages: a tile's number and a row in it are
     where the form has the first of its tiled axes."""
     axes = tiled_axes(form, across)
-    given, places = iter(at), {}
+    given, places = iter(at), dict[int, Any]()
     for axis in form.spatial:
         if axis == axes[0]:
             tile, row = next(given), next(given)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.command import tunefarm
 from tests.costmodel.test_transfer import three_networks
 from tunefarm.costmodel.transfer import load_transfer
@@ -21,6 +23,7 @@ def test_a_farm_without_lessons_says_so(home: Home, tmp_path: Path) -> None:
     assert not (tmp_path / "out.parquet").exists()
 
 
+@pytest.mark.long
 def test_from_lessons_to_a_model(home: Home, tmp_path: Path) -> None:
     rows = three_networks()
     write_lessons(lessons_path(home, "job", "llvm"), rows)

@@ -32,6 +32,7 @@ def dies_when_loaded(path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_previous_build_that_takes_the_process_down_is_left_out_and_no_other(
     tmp_path: Path,
 ) -> None:

@@ -290,12 +290,14 @@ def again(farm: dict[str, Any]) -> dict[str, Any]:
     return {"job": job, "submitted": submitted.json, "watched": watched.json, "mlflow": server}
 
 
+@pytest.mark.long
 def test_a_detached_job_is_watched(again: dict[str, Any]) -> None:
     assert again["submitted"]["status"] == "queued"
     assert again["watched"]["status"] == "succeeded"
     assert "no registered device" in again["watched"]["targets"]["cuda"]["skipped"]
 
 
+@pytest.mark.long
 def test_what_is_known_is_not_tuned_again(farm: dict[str, Any], again: dict[str, Any]) -> None:
     """The earlier job's results are its trials, and it ships as well. That the cost model cannot be
     read is said, and stops nothing."""
@@ -317,6 +319,7 @@ def test_what_is_known_is_not_tuned_again(farm: dict[str, Any], again: dict[str,
     assert f"what shipped before, {before['digest'][:12]}" in log
 
 
+@pytest.mark.long
 def test_what_two_jobs_made_is_compared(farm: dict[str, Any], again: dict[str, Any]) -> None:
     jobs = (farm["done"].json["job"], again["job"])
     compare = ("compare", *jobs, "--processes", 2, "--seconds", 0.05)
@@ -334,6 +337,7 @@ def test_what_two_jobs_made_is_compared(farm: dict[str, Any], again: dict[str, A
     assert tunefarm(*compare, "--target", "cuda", **farm["env"]).code == 2
 
 
+@pytest.mark.long
 def test_mlflow_down_stops_nothing_and_catches_up_later(
     farm: dict[str, Any], again: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.jobs import left_over, measured, wait_for
 from tunefarm.home import Home
 from tunefarm.results.journal import Journal
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

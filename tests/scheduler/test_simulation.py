@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.simulation import NONE, Faults, SimulatedJob, jobs
 from tunefarm.devices.device import Device
 from tunefarm.home import Home
 from tunefarm.scheduler.state import Limits
 
 
+@pytest.mark.long
 def test_nothing_is_lost_or_stored_twice_whatever_dies(home: Home, device: Device) -> None:
     fenced = stale = lives = 0
     for job in jobs(home, device, iter(range(100)), Faults()):

@@ -61,6 +61,7 @@ def test_products_are_right_whatever_their_schedule(stack, dtype: str, size: int
         assert outcome.failure is None, (outcome.failure, trace)
 
 
+@pytest.mark.long
 def test_an_operand_that_lies_the_other_way_is_copied_right(stack) -> None:
     """TVM copies a vector's first element's neighbours in its other elements' place."""
     from tests.paper_gpu import product
