@@ -34,15 +34,17 @@ def products(path: Path) -> Path:
 
 def convolutions(path: Path) -> Path:
     """Of rows that no tile divides: convolutions with padding, a bias and an activation; with a
-    sum; alone, with a stride, of groups, of two pictures; of a sound that lies along either axis;
-    and a product."""
+    sum; alone, with a stride, of groups, of two pictures with edges all around; of a sound that
+    lies along either axis; and a product."""
     weights = seeded(0.1)
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b"], ["c1"], pads=[0, 3, 0, 3]),
         helper.make_node("Relu", ["c1"], ["bar"]),
         helper.make_node("Conv", ["bar", "w2"], ["c2"]),
         helper.make_node("Add", ["c2", "bar"], ["sum"]),
-        helper.make_node("Conv", ["two", "w3"], ["alone"], strides=[1, 2], group=2),
+        helper.make_node(
+            *("Conv", ["two", "w3"], ["alone"]), strides=[1, 2], group=2, pads=[1, 1, 1, 1]
+        ),
         helper.make_node("Conv", ["s", "w4"], ["c4"], strides=[2], dilations=[2]),
         helper.make_node("Tanh", ["c4"], ["sound"]),
         helper.make_node("Conv", ["upright", "w5"], ["c5"]),
@@ -52,12 +54,19 @@ def convolutions(path: Path) -> Path:
     ]
     inputs = [("x", [1, 16, 17, 17]), ("two", [2, 32, 5, 39]), ("s", [1, 16, 47])]
     inputs += [("upright", [1, 16, 31, 1]), ("words", [1, 29, 48])]
-    outputs = [("sum", [1, 48, 17, 17]), ("alone", [2, 64, 3, 19]), ("sound", [1, 32, 23])]
+    outputs = [("sum", [1, 48, 17, 17]), ("alone", [2, 64, 5, 20]), ("sound", [1, 32, 23])]
     outputs += [("along", [1, 32, 29, 1]), ("product", [1, 29, 48])]
     constants = [("w1", weights(48, 16, 1, 7)), ("b", weights(48)), ("w2", weights(48, 48, 1, 1))]
     constants += [("w3", weights(64, 16, 3, 3)), ("w4", weights(32, 16, 2))]
     constants += [("w5", weights(32, 16, 3, 1)), ("w6", weights(48, 48))]
     return save(path, nodes, inputs, outputs, constants)
+
+
+def short_lines(path: Path) -> Path:
+    """A convolution of 1x1 at 7x7, as networks of pictures end with."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    weights = [("w", seeded(0.1)(512, 128, 1, 1))]
+    return save(path, nodes, [("x", [1, 128, 7, 7])], [("y", [1, 512, 7, 7])], weights)
 
 
 def single_rows(path: Path) -> Path:

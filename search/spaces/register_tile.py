@@ -74,7 +74,7 @@ class RegisterTileSpace:
     def sketches(self) -> tuple[tuple[Knob, ...], ...]:
         sizes = (
             *(len(self._tiles), len(self._unrolls), 4),
-            *(len(self._packs), len(self._befores), 1 + is_alone(self._form)),
+            *(len(self._packs), len(self._befores), 1 + has_single_row(self._form)),
         )
         return (tuple(Knob(KnobKind.CHOICE, size) for size in sizes),)
 
@@ -218,10 +218,15 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
         if overlappable(form, n, across)
         for longer in [_longer(form, tiled_axes(form, across), n)]
     }
-    best = min(promised, key=lambda one: promised[one], default=None)
-    dividing = dividing_tiles(form, machine)
-    if best is None or not promised[best] < GAIN * _least(form, machine, dividing):
+    least = _least(form, machine, dividing_tiles(form, machine)) if promised else inf
+    better = {way: seconds for way, seconds in promised.items() if seconds < GAIN * least}
+    if not better:
         return None
+    # With windows every row of a tile across lines has an address of its own, which tiles in lines
+    # do without, and which the estimate does not see.
+    windows = sum(form.extent(axis) > 1 for axis in form.reductions) > 1
+    dearer = {False: 1.0, True: 1 / GAIN if windows else 1.0}
+    best = min(better, key=lambda way: better[way] * dearer[way[1]])
     rewritten = overlapped(workload, *best)
     *before, product, store = stages_of(rewritten)
     weights = frozenset({form.vector.buffer})
@@ -234,7 +239,8 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
 
 
 def _longer(form: Reduction, tiled: Sequence[int], rows: int) -> Reduction:
-    """With as many rows as tiles of `rows` compute, all of them on the last of the `tiled` axes."""
+    """With as many rows as tiles of `rows` compute, all on the last of the `tiled` axes; the
+    other becomes one of 1."""
     extent = ceil(prod(form.extent(axis) for axis in tiled) / rows) * rows
     axes, limits = list(form.block.axes), list(form.limits)
     for axis in tiled:
@@ -366,10 +372,11 @@ def before_choices(form: Reduction) -> list[Before]:
     return [Before.APART, Before.LOCAL] if branches or (reused and not moves) else list(Before)
 
 
-def is_alone(form: Reduction) -> bool:
-    """Whether there is a single row, for which the whole vector operand is read once. (Of integers
-    it has not been tried what streams gain.)"""
-    return form.product and not form.fours and all(form.extent(axis) == 1 for axis in form.rows)
+def has_single_row(form: Reduction) -> bool:
+    """Whether it is one row times constants, which are read once. (Of integers it has not been
+    tried what streams gain.)"""
+    alone = all(form.extent(axis) == 1 for axis in form.rows)
+    return form.product and not form.fours and form.vector.free and alone
 
 
 def pack_choices(form: Reduction) -> list[bool]:

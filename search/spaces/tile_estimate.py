@@ -15,10 +15,12 @@ OVERLAP = 0.5
 CUT_NEAR = 0.5
 """Cycles of an element that is cut out of a padded result while it is in a core's own cache; 1 in a
 pass of its own."""
-STREAMS = 0.65
-"""What the time to fetch weights shrinks to where each vector of a tile is a stream of its own."""
 STORE, FLAT = 4.0, 400.0
 """Cycles to finish an accumulator, and what a tile costs that is a task of its own."""
+
+STREAMS = 0.65
+"""What the time to fetch weights from far shrinks to where each vector of a tile is a stream of its
+own (docs/adr/0049-streams-of-weights.md)."""
 
 
 def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
@@ -37,7 +39,8 @@ def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
     steps = row_tiles * column_tiles * form.depth * share
     cycles = steps * _step(form, tile, machine) + row_tiles * column_tiles * finish * share
     fetched = _refetched(form, tile, machine, row_tiles, column_tiles)
-    cycles += fetched / machine.bytes_per_cycle * (STREAMS if tile.streams else 1.0)
+    streams = tile.streams and 4 * prod(form.vector.shape) > machine.l2
+    cycles += fetched / machine.bytes_per_cycle * (STREAMS if streams else 1.0)
     cycles += _before(form, tile, machine, row_tiles, column_tiles)
     if pads := tile.pads(form):
         cut = CUT_NEAR if tile.cuts_near(form) else 1.0
@@ -125,8 +128,12 @@ def conflicts(form: Reduction, tile: Tile) -> int:
     planes_axis, rows_axis = tiled_rows(form)
     if form.other is None or form.other.strides[longest(form)] != 1:
         return 0
-    row: int = 4 * (form.other.strides[rows_axis] or 0) if rows_axis is not None else 0
-    plane = 4 * (form.other.strides[planes_axis] or 0) if planes_axis is not None else 0
+    strides = [
+        form.other.strides[axis] if axis is not None else 0 for axis in (rows_axis, planes_axis)
+    ]
+    if None in strides:
+        return 0  # rows across the ends of lines are not evenly spaced
+    row, plane = (4 * (stride or 0) for stride in strides)
     sets = Counter(
         (r * row + p * plane) % 4096 // 64 for r in range(tile.rows) for p in range(tile.planes)
     )

@@ -221,6 +221,26 @@ def test_what_rows_begin_with_is_looked_at() -> None:
         lapped(kernel(least, 1), 8)
 
 
+def test_short_lines_have_tiles_across_their_ends(tmp_path: Path) -> None:
+    """Where sixteen registers have no good tile of a line; with 32 there is one."""
+    from tunefarm.devices.target import parse_target
+    from tunefarm.search.replay import load_workload
+    from tunefarm.search.spaces.register_tile import overlapped_tile_space
+
+    found = {}
+    for cpu in ("haswell", "cascadelake"):
+        narrow = parse_target(f"llvm:mcpu={cpu}:num-cores=2")
+        program = imported(tmp_path / cpu, odd_models.short_lines(tmp_path / "m.onnx"), narrow)
+        (task,) = (task for task in program.tasks if "conv2d" in task.name)
+        found[cpu] = overlapped_tile_space(load_workload(program.workload(task.id)), narrow)
+    assert found["cascadelake"] is None
+    assert found["haswell"] is not None
+    likeliest = min(found["haswell"].modelled(), key=lambda one: one.seconds)
+    proposal = found["haswell"].realise(likeliest.point, 0)
+    assert proposal is not None
+    assert "across 5" in proposal.trace
+
+
 def test_weights_of_a_single_row_are_read_in_streams(target, workers, tmp_path: Path) -> None:
     """As many as a tile has vectors, filled up or not; weights that several rows use are not."""
     from tunefarm.search import replay
@@ -243,7 +263,9 @@ def test_weights_of_a_single_row_are_read_in_streams(target, workers, tmp_path: 
             assert space.locate(proposal.trace) == point
             note = replay.completed_by(proposal.trace) or ""
             assert "streams=True" in note
-            bench.check(proposal, f"stream-{number}")
+            library = bench.check(proposal, f"stream-{number}")
+            ((_, weights),) = library.packed
+            assert weights.shape[-1] == tile.lanes, "a vector's columns lie by themselves"
             seen.add((note.partition(" ")[0], task.name, task.args[0].shape[-2:]))
     assert seen >= {
         ("register-tile", "matmul_add_relu", (1, 96)),
