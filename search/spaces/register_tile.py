@@ -32,7 +32,7 @@ from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, 
 from tunefarm.search.spaces.family import in_words, realised
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of
 from tunefarm.search.spaces.hardware import Hardware, for_fours, hardware
-from tunefarm.search.spaces.tile import Before, Tile, divisors, longest, tile_counts, tiled_rows
+from tunefarm.search.spaces.tile import Before, Tile, divisors, in_order, longest, tiled_rows
 from tunefarm.search.spaces.tile_estimate import estimate, tile_figures
 from tunefarm.search.spaces.tile_schedule import schedule_tile
 
@@ -109,8 +109,8 @@ class RegisterTileSpace:
         )
         if made.unroll > 1 and not may_unroll(self._form, made, self._hardware):
             return None
-        if order and 1 in tile_counts(self._form, made):
-            return None  # there is but one loop to order
+        if not in_order(self._form, made):
+            return None
         if made.streams and (made.vectors == 1 or not made.pack):
             return None  # it is one stream as it is
         return made

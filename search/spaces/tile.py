@@ -109,3 +109,12 @@ def tile_counts(form: Reduction, tile: Tile) -> tuple[int, int]:
     sizes = tile_sizes(form, tile)
     counts = {axis: ceil(form.extent(axis) / sizes.get(axis, 1)) for axis in form.spatial}
     return prod(counts.values()) // counts[form.column], counts[form.column]
+
+
+def in_order(form: Reduction, tile: Tile) -> bool:
+    """Whether its loops are ordered in the one way that there is where rows or columns are a single
+    tile: the others' are the parallel tasks. With several of both, all ways are."""
+    rows, columns = tile_counts(form, tile)
+    if min(rows, columns) > 1:
+        return True
+    return not tile.flat and tile.columns_first == (rows < columns)

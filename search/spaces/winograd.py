@@ -28,7 +28,7 @@ from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Reduction, reduction_at, stages_of
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
 from tunefarm.search.spaces.register_tile import may_unroll, register_tiles
-from tunefarm.search.spaces.tile import Before, Tile, longest, tile_counts
+from tunefarm.search.spaces.tile import Before, Tile, in_order, longest
 from tunefarm.search.spaces.tile_estimate import estimate
 from tunefarm.search.spaces.tile_schedule import schedule_tile
 
@@ -169,7 +169,7 @@ def _ways(convolution: Convolution, algorithm: Algorithm, machine: Hardware) -> 
         tile = one.tile
         if unroll > 1 and not may_unroll(form, tile, machine):
             continue
-        if tile.pads(form) or ((columns_first or flat) and 1 in tile_counts(form, tile)):
+        if tile.pads(form) or not in_order(form, tile):
             continue
         found.append((estimate(form, tile, machine), one))
     found.sort(key=lambda pair: pair[0])
