@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 SKETCH = "sketch"
 """The family of points that no hardware model knows; their features are those of their stores."""
 
-VERSION = 4
+VERSION = 5
 """Of what features mean. A lesson of another version is of no use."""
 
 

@@ -72,9 +72,10 @@ def short_lines(path: Path) -> Path:
 def single_rows(path: Path) -> Path:
     """Products of one row with constants, of columns that vectors divide and that they do not; a
     convolution of one pixel; a product of a few rows, whose weights are used again; and one with a
-    matrix that is no constant."""
+    matrix that is no constant. Of one the weights are many enough for several cores."""
     weights = seeded(0.1)
     nodes = [
+        helper.make_node("MatMul", ["long", "w4"], ["wide"]),
         helper.make_node("Gemm", ["x", "w1", "b"], ["g1"]),
         helper.make_node("Relu", ["g1"], ["even"]),
         helper.make_node("MatMul", ["x", "w2"], ["odd"]),
@@ -84,10 +85,15 @@ def single_rows(path: Path) -> Path:
         helper.make_node("MatMul", ["query", "keys"], ["scores"]),
     ]
     inputs = [("x", [1, 96]), ("pixel", [1, 48, 1, 1]), ("several", [6, 96])]
-    inputs += [("query", [3, 1, 40]), ("keys", [3, 40, 64])]
+    inputs += [("query", [3, 1, 40]), ("keys", [3, 40, 64]), ("long", [1, 512])]
     outputs = [("even", [1, 80]), ("odd", [1, 77]), ("point", [1, 64, 1, 1]), ("few", [6, 80])]
-    outputs += [("scores", [3, 1, 64])]
-    constants = [("w1", weights(96, 80)), ("b", weights(80)), ("w2", weights(96, 77))]
+    outputs += [("scores", [3, 1, 64]), ("wide", [1, 640])]
+    constants = [
+        ("w4", weights(512, 640)),
+        ("w1", weights(96, 80)),
+        ("b", weights(80)),
+        ("w2", weights(96, 77)),
+    ]
     constants += [("w3", weights(64, 48, 1, 1))]
     return save(path, nodes, inputs, outputs, constants)
 

@@ -7,7 +7,14 @@ from math import ceil, log2, prod
 
 from tunefarm.search.spaces.form import Reduction
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware
-from tunefarm.search.spaces.tile import Before, Tile, longest, tile_counts, tiled_rows
+from tunefarm.search.spaces.tile import (
+    Before,
+    Tile,
+    longest,
+    parallel_tasks,
+    tile_counts,
+    tiled_rows,
+)
 
 # Fitted to some 1600 random points of 45 kernels, on one processor (docs/benchmarks.md).
 OVERLAP = 0.5
@@ -31,13 +38,12 @@ def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
     shares of the cores and what is read again from the outer caches stretch the whole.
     """
     row_tiles, column_tiles = tile_counts(form, tile)
-    tasks = row_tiles * column_tiles
-    if not tile.flat and min(row_tiles, column_tiles) > 1:
-        tasks = column_tiles if tile.columns_first else row_tiles
+    tasks = parallel_tasks(form, tile)
     share = ceil(tasks / machine.cores) / tasks
     finish = tile.accumulators * (STORE + len(form.after)) + (FLAT if tile.flat else STORE)
     steps = row_tiles * column_tiles * form.depth * share
     cycles = steps * _step(form, tile, machine) + row_tiles * column_tiles * finish * share
+    cycles += LAUNCH if tasks > 1 else 0.0
     fetched = _refetched(form, tile, machine, row_tiles, column_tiles)
     streams = tile.streams and 4 * prod(form.vector.shape) > machine.l2
     cycles += fetched / machine.bytes_per_cycle * (STREAMS if streams else 1.0)
@@ -156,7 +162,7 @@ def _refetched(
         return vector / machine.cores * passes + (
             other * column_tiles if other > machine.l2 else other
         )
-    streams = row_tiles / machine.cores if vector > machine.l2 else 1.0
+    streams = max(1.0, row_tiles / machine.cores) if vector > machine.l2 else 1.0
     again = column_tiles if rows > machine.l2 else 1
     return vector * streams + other / machine.cores * again
 
