@@ -10,6 +10,8 @@ TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 # Kernels' threads do not wait for work with their cores in hand: others have some.
 WORKING := TVM_THREAD_POOL_SPIN_COUNT=0 $(BIN)/python
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Hundreds of processes begin in a run of the tests: they read what one of them has compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test long fast torture lint format bench lock clean
 

@@ -64,7 +64,7 @@ def test_many_weights_of_a_single_row_are_shared(target, tmp_path: Path) -> None
             tile = space._tile(likeliest.point.values)
             tasks[task.args[0].shape] = parallel_tasks(space._form, tile)
     cores = hardware(target).cores
-    assert tasks[1, 512] >= cores
+    assert tasks[1, 512] >= min(cores, 16)
     if cores > 1:
         assert tasks[1, 1, 1, 48] == 1
 
