@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from tunefarm.cli.common import format_latency, json_option, show_json
+from tunefarm.cli.common import format_latency, format_ratio, json_option, show_json
 from tunefarm.cli.desk import farm_options, open_desk
 
 
@@ -22,7 +22,7 @@ def command() -> None:
 
 
 def _times(speedup: float | None) -> str:
-    return "-" if speedup is None else f"{speedup}x"
+    return "-" if speedup is None else f"{format_ratio(speedup)}x"
 
 
 @command.command("list")
@@ -124,6 +124,7 @@ def _new_directory(inside: Path) -> Iterator[Path]:
 def inspect(path: Path, as_json: bool) -> None:
     """Say what an artifact is: model, target, result, what it needs of a host."""
     from tunefarm.cli import results
+    from tunefarm.devices.target import make_target
     from tunefarm.results.artifact_file import misfits, open_artifact
 
     artifact = open_artifact(path)
@@ -135,24 +136,27 @@ def inspect(path: Path, as_json: bool) -> None:
     tuned = sum(kernel["tuned"] for kernel in manifest["kernels"])
     click.echo(f"{manifest['name']}  {artifact.digest}")
     click.echo(f"model     {manifest['model']['source']}  {manifest['model']['digest'][:12]}")
-    click.echo(f"target    {manifest['target']}")
+    target = dict(manifest["target"])
+    click.echo(f"target    {make_target(target.pop('kind'), target).text}")
     sku = manifest["device"]["sku"]
     threads = manifest["threads"]
     click.echo(f"device    {sku}, {threads} threads" if sku else "device    none")
     if result["speedup"] is None:
         click.echo(f"result    {result['verdict']}")
     else:
+        low, high = map(format_ratio, result["speedup_ci95"])
         click.echo(
             f"result    {result['verdict']}: {format_latency(result['baseline_ms'])} to "
-            f"{format_latency(result['tuned_ms'])}, {_times(result['speedup'])} "
-            f"{result['speedup_ci95']}"
+            f"{format_latency(result['tuned_ms'])}, {_times(result['speedup'])} ({low} to {high})"
         )
     if why := manifest.get("why_untuned"):
         click.echo(f"          the untuned build: {why}")
     for line in results.service(result):
         click.echo(f"          {line}")
     if result["parity"]["passed"] is not None:
-        click.echo(f"parity    {result['parity']}")
+        where = result["parity"].get("ran_on")
+        held = f"{results.off(result['parity'])} against ONNX Runtime"
+        click.echo(f"parity    {held}{f', on {where}' if where else ''}")
     click.echo(f"kernels   {len(manifest['kernels'])} distinct, {tuned} tuned")
     for kind in ("inputs", "outputs"):
         for spec in manifest[kind]:

@@ -15,10 +15,7 @@ _COLUMNS = ("target", "verdict", "untuned", "tuned", "faster", "95 % interval", 
 
 def _notes(target: str, row: dict[str, Any]) -> list[str]:
     failures = ", ".join(f"{count} {kind}" for kind, count in row["failures"].items())
-    error = row["parity"]["max_rel_err"]
-    parity = f"largest relative error {error:.1e}" if error is not None else "not finite"
-    passed = "" if row["parity"]["passed"] else " (TOO LARGE)"
-    against = f"against ONNX Runtime {parity}{passed}"
+    against = f"against ONNX Runtime {off(row['parity'])}"
     if row["parity"]["passed"] is None:
         against = "nobody has run it: for trials alone, it is not registered for deployment"
     elif row["verdict"] == "UNMEASURED":
@@ -33,6 +30,13 @@ def _notes(target: str, row: dict[str, Any]) -> list[str]:
         f"{target}: {against}",
         f"{target}: artifact {row['artifact']}",
     ]
+
+
+def off(parity: dict[str, Any]) -> str:
+    """How far a model's outputs are from those it was held against."""
+    error = parity["max_rel_err"]
+    far = f"largest relative error {error:.1e}" if error is not None else "not finite"
+    return far if parity["passed"] else f"{far} (TOO LARGE)"
 
 
 def service(row: dict[str, Any]) -> list[str]:

@@ -127,7 +127,10 @@ def test_the_artifact_is_whole_and_runs(farm: dict[str, Any]) -> None:
     manifest = tunefarm("artifacts", "inspect", path, "--json", **env).json
     assert manifest["complete"]
     assert manifest["target"]["kind"] == "llvm"
-    assert "can run it" in tunefarm("artifacts", "inspect", path, **env).out
+    said = tunefarm("artifacts", "inspect", path, **env).out
+    assert "can run it" in said
+    assert "against ONNX Runtime" in said
+    assert "{" not in said, "words, not a program's own"
     placed = json.loads(open_artifact(Path(path)).read("evidence/in_place.json"))
     names = {kernel["workload"]: kernel["name"] for kernel in manifest["kernels"]}
     assert set(placed["kernels"]) <= set(names)
