@@ -71,11 +71,13 @@ def short_lines(path: Path) -> Path:
 
 def single_rows(path: Path) -> Path:
     """Products of one row with constants, of columns that vectors divide and that they do not; a
-    convolution of one pixel; a product of a few rows, whose weights are used again; and one with a
-    matrix that is no constant. Of one the weights are many enough for several cores."""
+    convolution of one pixel; a vector times a matrix; a product of a few rows, whose weights are
+    used again; and one with a matrix that is no constant. Of one the weights are many enough for
+    several cores."""
     weights = seeded(0.1)
     nodes = [
         helper.make_node("MatMul", ["long", "w4"], ["wide"]),
+        helper.make_node("MatMul", ["vector", "w2"], ["no_rows"]),
         helper.make_node("Gemm", ["x", "w1", "b"], ["g1"]),
         helper.make_node("Relu", ["g1"], ["even"]),
         helper.make_node("MatMul", ["x", "w2"], ["odd"]),
@@ -85,9 +87,9 @@ def single_rows(path: Path) -> Path:
         helper.make_node("MatMul", ["query", "keys"], ["scores"]),
     ]
     inputs = [("x", [1, 96]), ("pixel", [1, 48, 1, 1]), ("several", [6, 96])]
-    inputs += [("query", [3, 1, 40]), ("keys", [3, 40, 64]), ("long", [1, 512])]
+    inputs += [("query", [3, 1, 40]), ("keys", [3, 40, 64]), ("long", [1, 512]), ("vector", [96])]
     outputs = [("even", [1, 80]), ("odd", [1, 77]), ("point", [1, 64, 1, 1]), ("few", [6, 80])]
-    outputs += [("scores", [3, 1, 64]), ("wide", [1, 640])]
+    outputs += [("scores", [3, 1, 64]), ("wide", [1, 640]), ("no_rows", [77])]
     constants = [
         ("w4", weights(512, 640)),
         ("w1", weights(96, 80)),

@@ -114,16 +114,16 @@ def tile_counts(form: Reduction, tile: Tile) -> tuple[int, int]:
 def parallel_tasks(form: Reduction, tile: Tile) -> int:
     """Iterations of the loop that the cores share; if it is one, one core has it all."""
     rows, columns = tile_counts(form, tile)
-    if tile.flat:
+    if tile.flat or not form.rows:
         return rows * columns
     return columns if tile.columns_first else rows
 
 
 def in_order(form: Reduction, tile: Tile) -> bool:
-    """Whether its loops are in an order of their own: where columns are a single tile, there is one
-    order. Where rows are, there are two: the cores share the columns, or one of them has all, which
-    for a little of them is sooner."""
+    """Whether its loops are in an order of their own: where columns are a single tile, or where
+    there are no rows, there is one order. Where rows are a single tile, there are two: the cores
+    share the columns, or one of them has all, which for a little of them is sooner."""
     rows, columns = tile_counts(form, tile)
     if min(rows, columns) > 1:
         return True
-    return not tile.flat and not (tile.columns_first and columns == 1)
+    return not tile.flat and not (tile.columns_first and (columns == 1 or not form.rows))
