@@ -13,12 +13,13 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.ir.expr import TensorLoad, TensorRegion, Var
+from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlock
 from tvm.sym import Analyzer
-from tvm_ffi import structural_map, structural_walk
+from tvm_ffi import structural_walk
 
 from tunefarm.measure.facts import PART
+from tunefarm.search.kernels.placed import placed
 from tunefarm.search.kernels.streaming import streams
 
 
@@ -232,40 +233,6 @@ def _joined(
 def widened(function: Any, axis: int, start: int, size: int) -> Any:
     """The kernel with a result of `size` along `axis`, of which it writes its own part, from
     `start` on."""
-    result = function.params[-1]
-    shape = [*result.ty.shape]
-    shape[axis] = tirx.const(size, str(shape[axis].ty))
-    whole = tirx.decl_buffer(shape, result.ty.dtype, f"{result.name}_whole")
-
-    def moved(indices: Any) -> list[Any]:
-        return [index + start if place == axis else index for place, index in enumerate(indices)]
-
-    def store(node: Any) -> Any:
-        if not node.buffer.same_as(whole):
-            return node
-        return tirx.BufferStore(whole, node.value, moved(node.indices))
-
-    def load(node: Any) -> Any:
-        return tirx.BufferLoad(whole, moved(node.indices)) if node.source.same_as(whole) else node
-
-    def region(node: Any) -> Any:
-        if not node.source.same_as(whole):
-            return node
-        ranges = [
-            tvm.ir.Range.from_min_extent(one.min + start, one.extent) if place == axis else one
-            for place, one in enumerate(node.region)
-        ]
-        return tirx.BufferRegion(whole, ranges)
-
-    body = structural_map(
-        function.body,
-        (
-            (Var, lambda variable: whole if variable.same_as(result) else variable),
-            (tirx.BufferStore, store),
-            (TensorLoad, load),
-            (TensorRegion, region),
-        ),
-    )
-    return tirx.PrimFunc(
-        [*function.params[:-1], whole], body, ret_type=function.ret_type, attrs=function.attrs
-    )
+    shape = list(_sizes(function.params[-1]))
+    shape[axis] = size
+    return placed(function, [start if place == axis else 0 for place in range(len(shape))], shape)

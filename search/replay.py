@@ -23,6 +23,7 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.frontend.relax.tir import argument_specs, stage_name
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.kernels.fours import FAMILY, register_fours
+from tunefarm.search.kernels.halo import with_halo, within
 from tunefarm.search.kernels.intrinsics import register_intrinsics, without_stack
 from tunefarm.search.kernels.prefetch import KEY as PREFETCH
 from tunefarm.search.kernels.prefetch import prefetching
@@ -222,13 +223,19 @@ def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     """The scheduled PrimFunc; layout changes of constants still stand inside it."""
     if trace == UNTUNED:
         return by_default(workload, target)["main"] if target.kind == "cuda" else workload["main"]
+    workload, halo = within(workload)
     schedule = apply_trace(workload, trace)
     if completed_by(trace) is None:
         postprocess(make_context(workload, target, rules_of(trace)), schedule)
     function = schedule.mod["main"]
     for key, completed in ((PREFETCH, prefetching), (STREAM, streaming)):
         function = completed(function) if f'"{key}"' in trace else function
-    return in_full(function, target, completed_by(trace))
+    if halo is None:
+        return in_full(function, target, completed_by(trace))
+    try:
+        return with_halo(function, halo)
+    except ValueError as error:
+        raise InvalidTrace(str(error)) from error
 
 
 def in_full(function: Any, target: Target, point: str | None) -> Any:

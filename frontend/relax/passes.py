@@ -26,6 +26,7 @@ from tunefarm.frontend.program import TensorSpec, TuningTask
 from tunefarm.frontend.relax.exponentials import exponentials
 from tunefarm.frontend.relax.fold import Folded
 from tunefarm.frontend.relax.half import sum_in_float32
+from tunefarm.frontend.relax.halos import ElementwiseHalos
 from tunefarm.frontend.relax.reads import rereads
 from tunefarm.frontend.relax.spelled import Spelled
 from tunefarm.frontend.relax.tir import (
@@ -75,6 +76,7 @@ def lower(module: tvm.IRModule, target: Target, log: PassLog, stage: str) -> tvm
     passes = [
         transform.LegalizeOps(),
         transform.AnnotateTIROpPattern(),
+        ElementwiseHalos(),
         transform.FoldConstant(),
         transform.FuseOps(),
         transform.FuseTIR(),

@@ -66,9 +66,11 @@ class Convolution:
 def convolution_of(workload: Any) -> Convolution | None:
     """`workload` as a convolution that can be rewritten, None where it is something else."""
     form = reduction_of(workload)
-    if form is None or form.other is None or not form.product or form.copies:
+    if form is None or form.other is None or not form.product:
         return None
-    if len(form.spatial) != 4 or len(form.reductions) != 3 or len(form.before) > 1:
+    if len(form.spatial) != 4 or len(form.reductions) != 3:
+        return None
+    if len(form.before) + len(form.copies) > 1:
         return None
     image, filters = form.other.shape, form.vector
     if len(image) != 4 or not filters.free:

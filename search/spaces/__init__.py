@@ -28,6 +28,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     hardware models corrected by `transfer`. Most families are of processors; on a GPU there are
     tiles for its tensor cores, rows on its warps, and sketches for both kinds of cores, but for
     attention, which has tiles alone."""
+    from tunefarm.search.kernels.halo import within
     from tunefarm.search.spaces.attention_tile.space import ATTENTION_TILES
     from tunefarm.search.spaces.elementwise import elementwise_space
     from tunefarm.search.spaces.fold import fold_space
@@ -55,6 +56,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     )
     if target.kind == "cuda":
         own = (TENSOR_TILES.space, PLAIN_TILES.space, tensor_core_space, WARP_ROWS.space)
+    workload, _halo = within(workload)  # around what is scheduled, see there
     spaces: list[Space]
     attention = ATTENTION_TILES.space(workload, target) or score_rows_space(workload, target)
     if attention is not None:  # two products, and TVM's sketches are for one

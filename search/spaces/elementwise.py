@@ -282,10 +282,18 @@ def schedule_sweep(schedule: Any, form: Chain, one: Sweep) -> None:
         outer = [*loops[:-1], steps] if form.single else loops[:-1]
         _innermost(schedule, vectors, lane, one.stream)
     if one.shares > 1:
-        fused = _fuse(schedule, outer)
+        fused = _fuse(schedule, _shared(schedule, outer, one.shares))
         extent = int(schedule.get(fused).extent)
         share, _ = schedule.split(fused, [min(one.shares, extent), None])
         schedule.parallel(share)
+
+
+def _shared(schedule: Any, loops: list[Any], shares: int) -> list[Any]:
+    """The outermost loops that can be divided into so many shares by themselves, else all: where
+    an element lies is easier to tell in loops that are as long as the axes."""
+    extents = [int(schedule.get(loop).extent) for loop in loops]
+    enough = (n for n in range(1, len(loops)) if prod(extents[:n]) % shares == 0)
+    return loops[: next(enough, len(loops))]
 
 
 def _fuse(schedule: Any, loops: list[Any]) -> Any:

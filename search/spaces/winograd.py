@@ -145,7 +145,7 @@ def _algorithm(workload: Any, convolution: Convolution, size: int) -> Algorithm:
         size,
         rewritten,
         product,
-        tuple(stage.name for stage in form.before),
+        tuple(stage.name for stage in (*form.before, *form.copies)),
         (RESULT[-1], *(stage.name for stage in form.after)),
     )
 
