@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunefarm.devices.target import Target
 from tunefarm.frontend.pass_log import PassLog
-from tunefarm.frontend.relax.calls import is_call, shape_of, uses_of
+from tunefarm.frontend.relax.calls import is_call, uses_of
 
 STAGE = "halo"
 """Name of the stage that pads a kernel's result."""
@@ -122,8 +122,8 @@ class _Giver(PyExprMutator):  # type: ignore[misc]
     def _is_shallow(call: Any) -> bool:
         """Whether it has a channel at a time and few taps: others without a stride have so much to
         do that asking costs nothing, or do it once for a tile (`search.kernels.winograd`)."""
-        taps = shape_of(call.args[1])[:2]
-        return int(call.attrs.groups) == int(call.ty.shape[3]) and max(map(int, taps)) <= _FEW
+        down, across, _, filters = map(int, call.args[1].ty.shape)
+        return int(call.attrs.groups) == filters and max(down, across) <= _FEW
 
 
 def _padded(image: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
