@@ -20,10 +20,11 @@ from tunefarm.devices.gpu import with_dynamic_shared
 from tunefarm.devices.target import Target
 from tunefarm.errors import last_line
 from tunefarm.frontend.program import TensorSpec
+from tunefarm.frontend.relax.halos import STAGE
 from tunefarm.frontend.relax.tir import argument_specs, stage_name
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.kernels.fours import FAMILY, register_fours
-from tunefarm.search.kernels.halo import with_halo, within
+from tunefarm.search.kernels.halo import stays_aligned, with_halo, within
 from tunefarm.search.kernels.intrinsics import register_intrinsics, without_stack
 from tunefarm.search.kernels.prefetch import KEY as PREFETCH
 from tunefarm.search.kernels.prefetch import prefetching
@@ -220,22 +221,25 @@ def feature_context(target: Target) -> Any:
 
 
 def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
-    """The scheduled PrimFunc; layout changes of constants still stand inside it."""
+    """The scheduled PrimFunc; layout changes of constants still stand inside it. A kernel that pads
+    its result is scheduled as what it is without (`kernels.halo`), and its trace is of that."""
     if trace == UNTUNED:
         return by_default(workload, target)["main"] if target.kind == "cuda" else workload["main"]
-    workload, halo = within(workload)
+    halo = None
+    if f'"{STAGE}"' not in trace:  # nor is it in any trace of the farm's own
+        workload, halo = within(workload)
     schedule = apply_trace(workload, trace)
     if completed_by(trace) is None:
         postprocess(make_context(workload, target, rules_of(trace)), schedule)
     function = schedule.mod["main"]
     for key, completed in ((PREFETCH, prefetching), (STREAM, streaming)):
         function = completed(function) if f'"{key}"' in trace else function
+    function = in_full(function, target, completed_by(trace))
     if halo is None:
-        return in_full(function, target, completed_by(trace))
-    try:
-        return with_halo(function, halo)
-    except ValueError as error:
-        raise InvalidTrace(str(error)) from error
+        return function
+    if not stays_aligned(function, halo):
+        raise InvalidTrace("with zeros around it the result's vectors would not be aligned")
+    return with_halo(function, halo)
 
 
 def in_full(function: Any, target: Target, point: str | None) -> Any:

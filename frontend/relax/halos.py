@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunefarm.devices.target import Target
 from tunefarm.frontend.pass_log import PassLog
-from tunefarm.frontend.relax.calls import is_call, uses_of
+from tunefarm.frontend.relax.calls import is_call, shape_of, uses_of
 
 STAGE = "halo"
 """Name of the stage that pads a kernel's result."""
@@ -43,8 +43,8 @@ def give_halos(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModu
     if target.kind != "llvm":
         return module
     started = time.perf_counter()
-    giver = _Giver(module)
-    rewritten = giver.visit_expr(module["main"])
+    giver = _Giver(relax.transform.CanonicalizeBindings()(module))  # one name for each image
+    rewritten = giver.visit_expr(giver.main)
     if giver.given:
         giver.builder_.update_func(module.get_global_var("main"), rewritten)
         module = giver.builder_.get()
@@ -69,11 +69,10 @@ class ElementwiseHalos:
 class _Giver(PyExprMutator):  # type: ignore[misc]
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
-        main = module["main"]
-        self._uses = uses_of(main)
-        self._made = {
-            binding.var: binding.value for block in main.body.blocks for binding in block.bindings
-        }
+        self.main = module["main"]
+        self._uses = uses_of(self.main)
+        bindings = (one for block in self.main.body.blocks for one in block.bindings)
+        self._made = {binding.var: binding.value for binding in bindings}
         self.given = 0
 
     def visit_call_(self, call: Any) -> Any:
@@ -106,24 +105,29 @@ class _Giver(PyExprMutator):  # type: ignore[misc]
 
     def _may_have(self, image: Any, call: Any) -> bool:
         """Whether the image is padded, made by a kernel that can do it, and read nowhere else."""
-        if str(call.attrs.data_layout) != "NHWC" or str(image.ty.dtype) != "float32":
+        sizes = shape_of(image)
+        if str(call.attrs.data_layout) != "NHWC" or sizes is None:
             return False
         if not isinstance(image, relax.DataflowVar) or self._uses[image] != 1:
             return False
-        top, left, bottom, right = map(int, call.attrs.padding)
-        _, height, width, _ = map(int, image.ty.shape)
-        strided = any(int(step) > 1 for step in call.attrs.strides)
-        if not strided and not self._is_shallow(call):
+        if str(image.ty.dtype) != "float32" or not is_call(self._made.get(image), *_GO_ON):
             return False
+        if all(int(step) == 1 for step in call.attrs.strides) and not _is_shallow(call):
+            return False
+        top, left, bottom, right = map(int, call.attrs.padding)
+        _, height, width, _ = sizes
         more = (top + height + bottom) * (left + width + right) / (height * width) - 1
-        return 0 < more <= MOST and is_call(self._made.get(image), *_GO_ON)
+        return 0 < more <= MOST
 
-    @staticmethod
-    def _is_shallow(call: Any) -> bool:
-        """Whether it has a channel at a time and few taps: others without a stride have so much to
-        do that asking costs nothing, or do it once for a tile (`search.kernels.winograd`)."""
-        down, across, _, filters = map(int, call.args[1].ty.shape)
-        return int(call.attrs.groups) == filters and max(down, across) <= _FEW
+
+def _is_shallow(call: Any) -> bool:
+    """Whether each filter has one channel of many, and few taps: others without a stride have so
+    much to do that asking costs nothing, or do it once for a tile (`search.kernels.winograd`)."""
+    sizes = shape_of(call.args[1])
+    if sizes is None or int(call.attrs.groups) == 1:
+        return False
+    down, across, channels, _ = sizes
+    return channels == 1 and max(down, across) <= _FEW
 
 
 def _padded(image: Any, before: Sequence[int], behind: Sequence[int]) -> Any:

@@ -9,7 +9,7 @@ knows it already. When it has been scheduled, it is moved to its place (`with_ha
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,14 @@ from tvm.ir import Range
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
-from tvm_ffi import structural_map, structural_walk
+from tvm_ffi import structural_walk
 
 from tunefarm.frontend.relax.halos import STAGE
 from tunefarm.search.kernels.placed import placed
 from tunefarm.search.kernels.streaming import streams
+
+_ROOM = "tunefarm.room"
+"""Of a kernel without the stage that pads its result."""
 
 
 @dataclass(frozen=True)
@@ -42,92 +45,91 @@ class Halo:
 
 
 def within(workload: Any) -> tuple[Any, Halo | None]:
-    """A kernel without the stage that pads its result, and what that leaves around it; None, and
-    the kernel as it is, where it has no such stage or does nothing else."""
+    """A kernel without the stage that pads its result, noted as `has_room`, and what that stage
+    leaves around it; None, and the kernel as it is, where it has no such stage or nothing else."""
     function = workload["main"]
     root = function.body.block
     text = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     stage = _stage(text[-1])
     if stage is None or len(text) < 2:
         return workload, None
-    (load,) = (one for one in _loads(stage.body) if len(one.indices) == len(stage.iter_vars))
+    (load,) = _of_type(stage.body, TensorLoad)
     inner = load.source
     starts = [
         int(Analyzer().simplify(axis.var - index))
         for axis, index in zip(stage.iter_vars, load.indices, strict=True)
     ]
     halo = Halo(_sizes(function.params[-1]), tuple(starts), _sizes(inner))
-    rest = SBlock(
-        [],
-        [],
-        [],
-        root.name_hint,
-        tirx.SeqStmt(text[:-1]) if len(text) > 2 else text[0],
-        alloc_buffers=[one for one in root.alloc_buffers if not one.same_as(inner)],
-        annotations=root.annotations,
-    )
+    kept = [one for one in root.alloc_buffers if not one.same_as(inner)]
     made = tirx.PrimFunc(
         [*function.params[:-1], inner],
-        SBlockRealize([], tirx.const(True, "bool"), rest),
+        _root(root, text[:-1], kept),
         ret_type=function.ret_type,
         attrs=function.attrs,
     )
-    return tvm.IRModule({"main": made}, attrs=workload.attrs), halo
+    return tvm.IRModule({"main": made.with_attr(_ROOM, True)}, attrs=workload.attrs), halo
+
+
+def has_room(workload: Any) -> bool:
+    """Whether a kernel's result will lie within a larger one: its rows are then not one behind the
+    other."""
+    return _ROOM in (workload["main"].attrs or {})
+
+
+def stays_aligned(function: Any, halo: Halo) -> bool:
+    """Whether a scheduled kernel's result may lie there: what passes the caches by is stored at
+    multiples of a vector's length."""
+    lanes = streams(function)
+    return not lanes or halo.shape[-1] % lanes == 0
 
 
 def with_halo(function: Any, halo: Halo) -> Any:
-    """A scheduled kernel that stores its result inside the room around it, and fills that.
-
-    Raises:
-        ValueError: it stores vectors that would not lie at multiples of their length there.
-    """
-    lanes = streams(function)
-    if lanes and any(math.prod(halo.shape[axis + 1 :]) % lanes for axis in _padded(halo)):
-        raise ValueError("with zeros around it the result's vectors would not be aligned")
+    """A scheduled kernel that stores its result inside the room around it, and fills that: each
+    iteration of the loop that the cores share, if that is the outermost one, stores some zeros."""
     function = placed(function, halo.starts, halo.shape)
-    result, shared = function.params[-1], _shared(function.body)
+    result, root = function.params[-1], function.body.block
+    text = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    for place, loop in enumerate(text):
+        if _is_shared(loop) and _stores_to(result, loop):
+            zeros = _zeros(result, halo, loop.loop_var - loop.min, loop.extent)
+            text[place] = tirx.For(
+                loop.loop_var,
+                loop.min,
+                loop.extent,
+                loop.kind,
+                tirx.SeqStmt([loop.body, zeros]),
+                annotations=loop.annotations,
+            )
+            break
+    else:
+        text.append(_zeros(result, halo, tirx.const(0, "int64"), tirx.const(1, "int64")))
+    return function.with_body(_root(root, text, root.alloc_buffers))
 
-    def with_zeros(loop: Any) -> Any:
-        if shared is None or not loop.same_as(shared):
-            return loop
-        zeros = _zeros(result, halo, loop.loop_var - loop.min, loop.extent)
-        body = tirx.SeqStmt([loop.body, zeros])
-        notes = loop.annotations
-        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=notes)
 
-    if shared is not None:
-        return function.with_body(structural_map(function.body, (tirx.For, with_zeros)))
-    root, one = function.body.block, tirx.const(1, "int64")
-    zeros = _zeros(result, halo, tirx.const(0, "int64"), one)
-    rest = SBlock(
+def _root(root: Any, text: Sequence[Any], buffers: Sequence[Any]) -> Any:
+    """The outermost block with other statements."""
+    block = SBlock(
         root.iter_vars,
         root.reads,
         root.writes,
         root.name_hint,
-        tirx.SeqStmt([root.body, zeros]),
+        tirx.SeqStmt(text) if len(text) > 1 else text[0],
         root.init,
-        root.alloc_buffers,
+        buffers,
         root.match_buffers,
         root.annotations,
     )
-    return function.with_body(SBlockRealize([], function.body.predicate, rest))
+    return SBlockRealize([], tirx.const(True, "bool"), block)
 
 
-def _shared(body: Any) -> Any:
-    """The last loop that the cores share, None where there is none: each of its iterations has time
-    for a share of the zeros."""
-    loops: list[Any] = []
-    structural_walk(body, (tirx.For, loops.append))
-    shared = [loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
-    return shared[-1] if shared else None
+def _is_shared(text: Any) -> bool:
+    """Whether it is a loop whose iterations are the cores' tasks."""
+    parallel = isinstance(text, tirx.For) and text.kind == tirx.ForKind.PARALLEL
+    return parallel and text.step is None
 
 
-def _padded(halo: Halo) -> list[int]:
-    return [
-        axis
-        for axis, (inner, whole) in enumerate(zip(halo.inner, halo.shape, strict=True))
-        if inner != whole
-    ]
+def _stores_to(buffer: Any, text: Any) -> bool:
+    return any(store.buffer.same_as(buffer) for store in _of_type(text, tirx.BufferStore))
 
 
 def _zeros(result: Any, halo: Halo, task: Any, tasks: Any) -> Any:
@@ -150,11 +152,9 @@ def _zeros(result: Any, halo: Halo, task: Any, tasks: Any) -> Any:
 
     sides = [(0, left), (left + across, width - left - across)]
     between = [box(start, size) for start, size in sides if size]
-    text = box(0, width)
-    if between:
-        sides_of = tirx.SeqStmt(between) if len(between) > 1 else between[0]
-        outside = tirx.any(row < top, row >= top + inside)
-        text = tirx.IfThenElse(outside, text, sides_of)
+    beside = tirx.SeqStmt(between) if len(between) > 1 else next(iter(between), None)
+    outside = tirx.any(row < top, row >= top + inside)
+    text = tirx.IfThenElse(outside, box(0, width), beside)
     rows = tirx.For(loop, first, behind - first, tirx.ForKind.SERIAL, text)
     whole = [Range.from_min_extent(0, size) for size in halo.shape]
     block = SBlock([], [], [tirx.BufferRegion(result, whole)], STAGE, rows)
@@ -168,14 +168,12 @@ def _loop(variable: Any, extent: int, text: Any) -> Any:
 
 def _stage(text: Any) -> Any:
     """The block called `STAGE` in a statement, None where there is none."""
-    blocks: list[Any] = []
-    structural_walk(text, (SBlock, blocks.append))
-    return next((one for one in blocks if one.name_hint == STAGE), None)
+    return next((one for one in _of_type(text, SBlock) if one.name_hint == STAGE), None)
 
 
-def _loads(node: Any) -> list[Any]:
+def _of_type(node: Any, kind: type) -> list[Any]:
     found: list[Any] = []
-    structural_walk(node, (TensorLoad, found.append))
+    structural_walk(node, (kind, found.append))
     return found
 
 

@@ -56,7 +56,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     )
     if target.kind == "cuda":
         own = (TENSOR_TILES.space, PLAIN_TILES.space, tensor_core_space, WARP_ROWS.space)
-    workload, _halo = within(workload)  # around what is scheduled, see there
+    workload, _ = within(workload)  # as `replay.scheduled_function` has it
     spaces: list[Space]
     attention = ATTENTION_TILES.space(workload, target) or score_rows_space(workload, target)
     if attention is not None:  # two products, and TVM's sketches are for one

@@ -21,6 +21,7 @@ from tvm_ffi import structural_equal, structural_walk
 
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
+from tunefarm.search.kernels.halo import has_room
 from tunefarm.search.kernels.splice import renamed
 from tunefarm.search.kernels.streaming import may_stream, stream_stores
 from tunefarm.search.spaces.family import FewWays, Way
@@ -48,7 +49,8 @@ class Chain:
     Attributes:
         inlined: names of the stages that are computed in the last one.
         last: the stage that is left, with all that it reads.
-        flat: every operand lies like the result, so that all axes are one.
+        flat: every operand lies like the result, so that all axes are one; never where there is
+            room around the result.
         crossed: the axis along which an operand is contiguous that the last axis is not; None
             where there is none.
         run: elements of the last axis that in every operand lie together, or are one and the same:
@@ -118,10 +120,10 @@ def chain_of(workload: Any) -> Chain | None:
         (last,) = stages_of(schedule.mod)
     except Exception:  # several outputs, or a stage that cannot be inlined
         return None
-    return _chain(inlined, last)
+    return _chain(inlined, last, has_room(workload))
 
 
-def _chain(inlined: tuple[str, ...], last: Stage) -> Chain | None:
+def _chain(inlined: tuple[str, ...], last: Stage, room: bool) -> Chain | None:
     store = last.node.body
     axes = [variable.var for variable in last.node.iter_vars]
     if not axes or last.points < 2:
@@ -138,7 +140,7 @@ def _chain(inlined: tuple[str, ...], last: Stage) -> Chain | None:
         for place, step in enumerate(of[:-1])
         if step == 1 and of[-1] not in (0, 1) and last.axes[place].extent > 1
     ]
-    flat = not conditions(store) and all(
+    alike = not conditions(store) and all(
         structural_equal(list(load.indices), list(store.indices))
         and tuple(map(int, load.source.shape)) == last.shape
         for load in loads
@@ -146,7 +148,7 @@ def _chain(inlined: tuple[str, ...], last: Stage) -> Chain | None:
     return Chain(
         inlined,
         last,
-        flat,
+        alike and not room,
         crossed[0] if crossed else None,
         _run(last, loads),
         _width(store.buffer) * last.points
@@ -282,13 +284,13 @@ def schedule_sweep(schedule: Any, form: Chain, one: Sweep) -> None:
         outer = [*loops[:-1], steps] if form.single else loops[:-1]
         _innermost(schedule, vectors, lane, one.stream)
     if one.shares > 1:
-        fused = _fuse(schedule, _shared(schedule, outer, one.shares))
+        fused = _fuse(schedule, _to_share(schedule, outer, one.shares))
         extent = int(schedule.get(fused).extent)
         share, _ = schedule.split(fused, [min(one.shares, extent), None])
         schedule.parallel(share)
 
 
-def _shared(schedule: Any, loops: list[Any], shares: int) -> list[Any]:
+def _to_share(schedule: Any, loops: list[Any], shares: int) -> list[Any]:
     """The outermost loops that can be divided into so many shares by themselves, else all: where
     an element lies is easier to tell in loops that are as long as the axes."""
     extents = [int(schedule.get(loop).extent) for loop in loops]

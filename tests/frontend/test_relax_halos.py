@@ -27,6 +27,9 @@ def imported(directory: Path, nodes, outputs=("y",), size=24, target=TARGET, **m
         "each": random(16, 1, 3, 3),
         "wide": random(16, 1, 5, 5),
         "all": random(8, 16, 3, 3),
+        "one": random(1, 16, 3, 3),
+        "pairs": random(8, 2, 3, 3),
+        "more": random(32, 1, 3, 3),
         "scale": random(16, 1, 1),
     }
     path = directory / "m.onnx"
@@ -62,11 +65,21 @@ def test_the_kernel_that_makes_an_image_pads_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("pads", "padded"),
-    [([0, 1, 2, 1], (26, 26)), ([0, 0, 1, 1], (25, 25)), ([0, 2, 0, 0], (24, 26))],
+    [
+        ([0, 1, 2, 1], (26, 26)),
+        ([0, 0, 1, 1], (25, 25)),
+        ([0, 2, 0, 0], (24, 26)),
+        ([1, 0, 1, 0], (26, 24)),
+    ],
 )
 def test_sides_may_differ(tmp_path: Path, pads: list[int], padded: tuple[int, int]) -> None:
     reader = node("Conv", ["i", "each"], "y", group=16, pads=pads, strides=[2, 2])
     assert given(imported(tmp_path, [*MADE, reader])) == [(1, *padded, 16)]
+
+
+def test_a_channel_may_have_several_filters(tmp_path: Path) -> None:
+    reader = node("Conv", ["i", "more"], "y", **EACH)
+    assert given(imported(tmp_path, [*MADE, reader])) == [(1, 26, 26, 16)]
 
 
 def test_the_turn_at_the_beginning_and_a_sum_pad_as_well(tmp_path: Path) -> None:
@@ -102,8 +115,18 @@ def test_the_turn_at_the_beginning_and_a_sum_pad_as_well(tmp_path: Path) -> None
             id="read twice",
         ),
         pytest.param([node("Conv", ["i", "all"], "y", pads=[1] * 4)], id="many channels"),
+        pytest.param([node("Conv", ["i", "one"], "y", pads=[1] * 4)], id="a single filter"),
+        pytest.param([node("Conv", ["i", "pairs"], "y", group=8, pads=[1] * 4)], id="two channels"),
         pytest.param([node("Conv", ["i", "wide"], "y", group=16, pads=[2] * 4)], id="many taps"),
         pytest.param([node("Conv", ["i", "each"], "y", group=16)], id="not padded"),
+        pytest.param(
+            [
+                node("Identity", ["i"], "other"),
+                node("Conv", ["other", "each"], "c", **EACH),
+                node("Add", ["c", "i"], "y"),
+            ],
+            id="read by another name",
+        ),
         pytest.param(
             [
                 node("MaxPool", ["i"], "p", kernel_shape=[2, 2]),

@@ -47,8 +47,11 @@ def padded(tmp_path_factory: pytest.TempPathFactory, target):
     add("Sigmoid", [])
     nodes.append(helper.make_node("Mul", [a, before], ["m"]))
     before = "m"
+    convolve("tall", random(32, 1, 3, 1), group=32, pads=[1, 0, 1, 0])
+    kept = before  # what follows is then a kernel of its own
+    add("Relu", [])
     convolve("end", random(32, 1, 3, 3), group=32, pads=[1, 1, 0, 1], strides=[2, 2])
-    model = model_of(nodes, {"x": np.zeros((2, 3, 48, 50), np.float32)}, [before], constants)
+    model = model_of(nodes, {"x": np.zeros((2, 3, 48, 50), np.float32)}, [before, kept], constants)
     directory = tmp_path_factory.mktemp("padded")
     (directory / "m.onnx").write_bytes(model.SerializeToString())
     return imported(directory, directory / "m.onnx", target)
@@ -101,42 +104,77 @@ def test_what_is_searched_for_is_the_kernel_alone(padded) -> None:
         assert "halo" not in inner["main"].script()
 
 
-def test_zeros_are_shared_by_the_cores(padded, target) -> None:
-    """Each task of the loop that they share stores some: all of them together, each once."""
+SIDES = {
+    "all": ((2, 7, 9, 4), (0, 1, 2, 0), (2, 5, 6, 4)),
+    "above": ((2, 7, 6, 4), (0, 2, 0, 0), (2, 5, 6, 4)),
+    "below": ((1, 7, 6, 4), (0, 0, 0, 0), (1, 5, 6, 4)),
+    "left": ((2, 5, 8, 4), (0, 0, 2, 0), (2, 5, 6, 4)),
+    "right": ((1, 5, 8, 4), (0, 0, 0, 0), (1, 5, 6, 4)),
+}
+
+
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("tasks", [0, 1, 3, 7, 1000])
+def test_every_zero_is_stored_once(sides: str, tasks: int, target) -> None:
+    """By the loop that the cores share, however many iterations it has, or without one: the zeros
+    are counted, and what the kernel stores is left alone."""
     import tvm
     from tvm import tirx
+    from tvm_ffi import structural_map
 
     from tunefarm.search import replay
-    from tunefarm.search.kernels.halo import with_halo, within
+    from tunefarm.search.kernels.halo import Halo, with_halo
 
-    task = next(task for task in padded.tasks if "halo" in task.name)
-    workload = replay.load_workload(padded.workload(task.id))
-    inner, halo = within(workload)
-    assert halo is not None
-    result = inner["main"].params[-1]
-    for tasks in (0, 1, 3, 7, 1000):
-        nothing = tirx.Evaluate(tirx.const(0, "int32"))
-        block = tvm.s_tir.SBlock([], [], [], "nothing", nothing)
-        body = tvm.s_tir.SBlockRealize([], tirx.const(True, "bool"), block)
-        if tasks:
-            loop, count = tirx.Var("i", "int64"), tirx.const(tasks, "int64")
-            kind = tirx.ForKind.PARALLEL
-            body = tirx.For(loop, tirx.const(0, "int64"), count, kind, body)
-        root = tvm.s_tir.SBlock([], [], [], "root", body)
-        realize = tvm.s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
-        function = tirx.PrimFunc([result], realize).with_attr("global_symbol", "main")
-        kernel = tvm.compile(with_halo(function, halo), target=replay.tvm_target(target))
-        made = tvm.runtime.tensor(np.full(halo.shape, np.nan, np.float32))
-        kernel(made)
-        wanted = np.zeros(halo.shape, np.float32)
-        places = zip(halo.starts, halo.inner, strict=True)
-        wanted[tuple(slice(start, start + size) for start, size in places)] = np.nan
-        np.testing.assert_array_equal(made.numpy(), wanted)
+    halo = Halo(*SIDES[sides])
+    result = tirx.decl_buffer([tirx.const(n, "int64") for n in halo.inner], "float32", "result")
+    body = kernel_storing_one(result, halo.inner, tasks)
+    function = tirx.PrimFunc([result], body).with_attr("global_symbol", "main")
+
+    def counted(store):
+        if getattr(store.value, "value", None) != 0.0:
+            return store
+        before = tirx.BufferLoad(store.buffer, store.indices)
+        return tirx.BufferStore(store.buffer, before + 1.0, store.indices)
+
+    made = with_halo(function, halo)
+    made = made.with_body(structural_map(made.body, (tirx.BufferStore, counted)))
+    kernel = tvm.compile(made, target=replay.tvm_target(target))
+    stored = tvm.runtime.tensor(np.zeros(halo.shape, np.float32))
+    kernel(stored)
+    wanted = np.ones(halo.shape, np.float32)
+    places = zip(halo.starts, halo.inner, strict=True)
+    wanted[tuple(slice(start, start + size) for start, size in places)] = 7.0
+    np.testing.assert_array_equal(stored.numpy(), wanted)
+
+
+def kernel_storing_one(result, extents: tuple[int, ...], tasks: int):
+    """A kernel's text that stores 7 everywhere: of `tasks` parallel iterations, which begin at 5,
+    the last one does it; 0 for one loop inside of another that nobody shares."""
+    from tvm import tirx
+    from tvm.s_tir import SBlock, SBlockRealize
+
+    def loop(variable, size, body, kind=tirx.ForKind.SERIAL, first=0):
+        least = tirx.const(first, str(variable.ty.dtype))
+        return tirx.For(variable, least, tirx.const(size, str(variable.ty.dtype)), kind, body)
+
+    def block(name, body):
+        return SBlockRealize([], tirx.const(True, "bool"), SBlock([], [], [], name, body))
+
+    at = [tirx.Var(f"i{axis}", "int64") for axis in range(len(extents))]
+    text = tirx.BufferStore(result, tirx.const(7.0, "float32"), at)
+    for variable, size in reversed(list(zip(at, extents, strict=True))):
+        text = loop(variable, size, text)
+    task = tirx.Var("task", "int32")
+    if tasks:
+        text = block("all", tirx.IfThenElse(task == tasks + 4, text))
+        return block("root", loop(task, tasks, text, tirx.ForKind.PARALLEL, first=5))
+    inner = loop(task, 3, block("all", text), tirx.ForKind.PARALLEL)
+    return block("root", loop(tirx.Var("again", "int64"), 2, inner))
 
 
 def test_vectors_that_pass_the_caches_by_must_stay_aligned(padded, target) -> None:
     from tunefarm.search import replay
-    from tunefarm.search.kernels.halo import with_halo, within
+    from tunefarm.search.kernels.halo import stays_aligned, within
     from tunefarm.search.kernels.streaming import KEY
 
     for task in padded.tasks:
@@ -146,9 +184,9 @@ def test_vectors_that_pass_the_caches_by_must_stay_aligned(padded, target) -> No
             continue
         channels = halo.shape[-1]
         function = replay.scheduled_function(inner, target, UNTUNED)
-        assert with_halo(function.with_attr(KEY, 1), halo) is not None
-        with pytest.raises(ValueError, match="not be aligned"):
-            with_halo(function.with_attr(KEY, 2 * channels), halo)
+        assert stays_aligned(function, halo)
+        assert stays_aligned(function.with_attr(KEY, channels), halo)
+        assert not stays_aligned(function.with_attr(KEY, 2 * channels), halo)
 
 
 def test_a_convolution_that_is_not_padded_is_filtered_too(target, workers, tmp_path: Path) -> None:
