@@ -112,22 +112,24 @@ class _Giver(PyExprMutator):  # type: ignore[misc]
             return False
         if str(image.ty.dtype) != "float32" or not is_call(self._made.get(image), *_GO_ON):
             return False
-        if all(int(step) == 1 for step in call.attrs.strides) and not _is_shallow(call):
-            return False
         top, left, bottom, right = map(int, call.attrs.padding)
         _, height, width, _ = sizes
         more = (top + height + bottom) * (left + width + right) / (height * width) - 1
-        return 0 < more <= MOST
+        return 0 < more <= MOST and _gains(call)
 
 
-def _is_shallow(call: Any) -> bool:
-    """Whether each filter has one channel of many, and few taps: others without a stride have so
-    much to do that asking costs nothing, or do it once for a tile (`search.kernels.winograd`)."""
-    sizes = shape_of(call.args[1])
-    if sizes is None or int(call.attrs.groups) == 1:
+def _gains(call: Any) -> bool:
+    """Whether the convolution is sooner done without asking. One without a stride has so much to do
+    that it costs nothing, or asks once for a tile (`search.kernels.winograd`), but where a filter
+    has one channel of many and few taps. Of those in steps, which ask for a quarter of the results,
+    that kind gains less than the image's maker pays."""
+    sizes, strided = shape_of(call.args[1]), any(int(step) > 1 for step in call.attrs.strides)
+    if sizes is None:
         return False
     down, across, channels, _ = sizes
-    return channels == 1 and max(down, across) <= _FEW
+    if channels > 1 or int(call.attrs.groups) == 1:
+        return strided
+    return not strided and max(down, across) <= _FEW
 
 
 def _padded(image: Any, before: Sequence[int], behind: Sequence[int]) -> Any:

@@ -91,7 +91,7 @@ def with_halo(function: Any, halo: Halo) -> Any:
     text = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     for place, loop in enumerate(text):
         if _is_shared(loop) and _stores_to(result, loop):
-            zeros = _zeros(result, halo, loop.loop_var - loop.min, loop.extent)
+            zeros = _zeros(result, halo, loop.loop_var, int(loop.extent))
             text[place] = tirx.For(
                 loop.loop_var,
                 loop.min,
@@ -102,7 +102,7 @@ def with_halo(function: Any, halo: Halo) -> Any:
             )
             break
     else:
-        text.append(_zeros(result, halo, tirx.const(0, "int64"), tirx.const(1, "int64")))
+        text.append(_zeros(result, halo, tirx.const(0, "int64"), 1))
     return function.with_body(_root(root, text, root.alloc_buffers))
 
 
@@ -124,23 +124,23 @@ def _root(root: Any, text: Sequence[Any], buffers: Sequence[Any]) -> Any:
 
 def _is_shared(text: Any) -> bool:
     """Whether it is a loop whose iterations are the cores' tasks."""
-    parallel = isinstance(text, tirx.For) and text.kind == tirx.ForKind.PARALLEL
-    return parallel and text.step is None
+    if not isinstance(text, tirx.For) or text.kind != tirx.ForKind.PARALLEL:
+        return False
+    first = getattr(text.min, "value", None)
+    return first == 0 and text.step is None and isinstance(text.extent, tirx.IntImm)
 
 
 def _stores_to(buffer: Any, text: Any) -> bool:
     return any(store.buffer.same_as(buffer) for store in _of_type(text, tirx.BufferStore))
 
 
-def _zeros(result: Any, halo: Halo, task: Any, tasks: Any) -> Any:
+def _zeros(result: Any, halo: Halo, task: Any, tasks: int) -> Any:
     """A stage that stores a task's share of the zeros: of some rows of the image what is outside of
     it. All tasks are as many as `tasks`."""
     images, height, width, channels = halo.shape
     _, top, left, _ = halo.starts
     _, inside, across, _ = halo.inner
-    task, tasks = tirx.Cast("int64", task), tirx.Cast("int64", tasks)
-    first = tirx.floordiv(task * (images * height), tasks)
-    behind = tirx.floordiv((task + 1) * (images * height), tasks)
+    task, count = tirx.Cast("int64", task), images * height
     loop = tirx.Var("row", "int64")
     image, row = tirx.floordiv(loop, height), tirx.floormod(loop, height)
 
@@ -155,7 +155,14 @@ def _zeros(result: Any, halo: Halo, task: Any, tasks: Any) -> Any:
     beside = tirx.SeqStmt(between) if len(between) > 1 else next(iter(between), None)
     outside = tirx.any(row < top, row >= top + inside)
     text = tirx.IfThenElse(outside, box(0, width), beside)
-    rows = tirx.For(loop, first, behind - first, tirx.ForKind.SERIAL, text)
+    if tasks < count:
+        first, behind = (tirx.floordiv(one * count, tasks) for one in (task, task + 1))
+        rows = tirx.For(loop, first, behind - first, tirx.ForKind.SERIAL, text)
+    else:  # a row for some of them: the others are to know at once
+        every = 1 << (tasks // count).bit_length() - 1
+        chosen = tirx.all(task % every == 0, task // every < count)
+        one = tirx.For(loop, task // every, tirx.const(1, "int64"), tirx.ForKind.SERIAL, text)
+        rows = tirx.IfThenElse(chosen, one, None)
     whole = [Range.from_min_extent(0, size) for size in halo.shape]
     block = SBlock([], [], [tirx.BufferRegion(result, whole)], STAGE, rows)
     return SBlockRealize([], tirx.const(True, "bool"), block)

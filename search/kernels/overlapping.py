@@ -20,6 +20,7 @@ from typing import Any
 from tvm import te, tirx
 from tvm.s_tir import SBlock
 
+from tunefarm.search.kernels.halo import has_room
 from tunefarm.search.kernels.restaged import indices_of, inlined, restaged, stored_at
 from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
 from tunefarm.search.spaces.tile import tiled_rows
@@ -39,12 +40,13 @@ def overlapped(workload: Any, rows: int, across: bool = False) -> Any:
     whole = reduction_of(workload)
     if whole is None or not overlappable(whole, rows, across):
         raise ValueError(f"no rows that tiles of {rows} could overlap on")
+    room = has_room(workload)
     workload, form = inlined(workload, whole)
     made = _stages(form, rows, across)
 
     def stored(copy: Any) -> SBlock:
         at = [variable.var for variable in copy.iter_vars]
-        return stored_at(copy, form, _places(form, rows, across, at))
+        return stored_at(copy, form, _places(form, rows, across, at, room))
 
     return restaged(workload, form, made, stored)
 
@@ -76,17 +78,34 @@ def overlappable(form: Reduction, rows: int, across: bool = False) -> bool:
     )
 
 
-def _places(form: Reduction, rows: int, across: bool, at: Sequence[Any]) -> list[Any]:
+def _places(
+    form: Reduction, rows: int, across: bool, at: Sequence[Any], room: bool = False
+) -> list[Any]:
     """Of the axes that `form` has, for those of the stages: a tile's number and a row in it are
-    where the form has the first of its tiled axes."""
+    where the form has the first of its tiled axes.
+
+    Args:
+        room: a line does not begin where the one before it ends, so an address takes both its
+            number and the place in it.
+    """
     axes = tiled_axes(form, across)
     given, places = iter(at), dict[int, Any]()
     for axis in form.spatial:
         if axis == axes[0]:
             tile, row = next(given), next(given)
             extent, line = prod(form.extent(axis) for axis in axes), form.extent(axes[-1])
-            row = tirx.min(tile * rows, extent - rows) + row
-            places |= dict(zip(axes, (row // line, row % line) if across else (row,), strict=True))
+            first = tirx.min(tile * rows, extent - rows)
+            found: tuple[Any, ...] = (first + row,)
+            if across and room and rows <= line:  # a division a tile, not a row
+                beyond = first % line + row >= line
+                down, back = (
+                    tirx.Select(beyond, tirx.const(by, "int64"), tirx.const(0, "int64"))
+                    for by in (1, line)
+                )
+                found = (first // line + down, first % line + row - back)
+            elif across:
+                found = ((first + row) // line, (first + row) % line)
+            places |= dict(zip(axes, found, strict=True))
         elif axis not in axes:
             places[axis] = next(given)
     return [places[axis] for axis in form.spatial]

@@ -73,7 +73,7 @@ def test_the_kernel_that_makes_an_image_pads_it(tmp_path: Path) -> None:
     ],
 )
 def test_sides_may_differ(tmp_path: Path, pads: list[int], padded: tuple[int, int]) -> None:
-    reader = node("Conv", ["i", "each"], "y", group=16, pads=pads, strides=[2, 2])
+    reader = node("Conv", ["i", "all"], "y", pads=pads, strides=[2, 2])
     assert given(imported(tmp_path, [*MADE, reader])) == [(1, *padded, 16)]
 
 
@@ -118,6 +118,10 @@ def test_the_turn_at_the_beginning_and_a_sum_pad_as_well(tmp_path: Path) -> None
         pytest.param([node("Conv", ["i", "one"], "y", pads=[1] * 4)], id="a single filter"),
         pytest.param([node("Conv", ["i", "pairs"], "y", group=8, pads=[1] * 4)], id="two channels"),
         pytest.param([node("Conv", ["i", "wide"], "y", group=16, pads=[2] * 4)], id="many taps"),
+        pytest.param(
+            [node("Conv", ["i", "each"], "y", strides=[2, 2], **EACH)],
+            id="a channel at a time, in steps",
+        ),
         pytest.param([node("Conv", ["i", "each"], "y", group=16)], id="not padded"),
         pytest.param(
             [

@@ -50,11 +50,11 @@ def padded(tmp_path_factory: pytest.TempPathFactory, target):
     convolve("tall", random(32, 1, 3, 1), group=32, pads=[1, 0, 1, 0])
     kept = before  # what follows is then a kernel of its own
     add("Relu", [])
-    convolve("end", random(32, 1, 3, 3), group=32, pads=[1, 1, 0, 1], strides=[2, 2])
+    convolve("end", random(8, 32, 3, 3), pads=[1, 1, 0, 1], strides=[2, 2])
     model = model_of(nodes, {"x": np.zeros((2, 3, 48, 50), np.float32)}, [before, kept], constants)
     directory = tmp_path_factory.mktemp("padded")
     (directory / "m.onnx").write_bytes(model.SerializeToString())
-    return imported(directory, directory / "m.onnx", target)
+    return imported(directory, directory / "m.onnx", target, layout="NHWC")
 
 
 def test_every_family_stores_its_result_in_its_place(
@@ -65,7 +65,7 @@ def test_every_family_stores_its_result_in_its_place(
 
     seen = set()
     tasks = [task for task in padded.tasks if "halo" in task.name]
-    assert len(tasks) == 5
+    assert len(tasks) == 6
     for task in tasks:
         bench = Bench(padded, task, target, workers, tmp_path)
         space = design_space(bench.workload, target)
@@ -83,6 +83,38 @@ def test_every_family_stores_its_result_in_its_place(
             assert proposal is not None, (task.name, family)
             bench.check(proposal, str(number))
     assert seen >= {"sketch", "register-tile", "winograd", "elementwise"}
+
+
+def test_tiles_across_lines_store_in_their_place(padded, target) -> None:
+    """Rows that go on in the next line, and the last tile, which overlaps: as the whole kernel."""
+    import tvm
+
+    from tunefarm.search import replay
+    from tunefarm.search.kernels.halo import with_halo, within
+
+    rng, seen = np.random.default_rng(0), 0
+    for task in padded.tasks:
+        workload = replay.load_workload(padded.workload(task.id))
+        inner, halo = within(workload)
+        if halo is None or not task.name.startswith("conv2d"):
+            continue
+        numbers = [rng.normal(size=spec.shape).astype(np.float32) for spec in task.args[:-1]]
+        results = []
+        for rows in (0, 5, 7):
+            function = workload["main"]
+            if rows:
+                try:
+                    across = replay.rewritten(inner, f"across {rows}")
+                except ValueError:  # they divide the rows
+                    continue
+                function, seen = with_halo(across["main"], halo), seen + 1
+            made = tvm.runtime.tensor(np.full(halo.shape, np.nan, np.float32))
+            kernel = tvm.compile(function, target=replay.tvm_target(target))
+            kernel(*map(tvm.runtime.tensor, numbers), made)
+            results.append(made.numpy())
+        for result in results[1:]:
+            np.testing.assert_allclose(result, results[0], rtol=1e-5, atol=1e-5)
+    assert seen >= 4
 
 
 def test_what_is_searched_for_is_the_kernel_alone(padded) -> None:
@@ -148,13 +180,13 @@ def test_every_zero_is_stored_once(sides: str, tasks: int, target) -> None:
 
 
 def kernel_storing_one(result, extents: tuple[int, ...], tasks: int):
-    """A kernel's text that stores 7 everywhere: of `tasks` parallel iterations, which begin at 5,
-    the last one does it; 0 for one loop inside of another that nobody shares."""
+    """A kernel's text that stores 7 everywhere: of `tasks` parallel iterations the
+    last one does it; 0 for one loop inside of another that nobody shares."""
     from tvm import tirx
     from tvm.s_tir import SBlock, SBlockRealize
 
-    def loop(variable, size, body, kind=tirx.ForKind.SERIAL, first=0):
-        least = tirx.const(first, str(variable.ty.dtype))
+    def loop(variable, size, body, kind=tirx.ForKind.SERIAL):
+        least = tirx.const(0, str(variable.ty.dtype))
         return tirx.For(variable, least, tirx.const(size, str(variable.ty.dtype)), kind, body)
 
     def block(name, body):
@@ -166,10 +198,24 @@ def kernel_storing_one(result, extents: tuple[int, ...], tasks: int):
         text = loop(variable, size, text)
     task = tirx.Var("task", "int32")
     if tasks:
-        text = block("all", tirx.IfThenElse(task == tasks + 4, text))
-        return block("root", loop(task, tasks, text, tirx.ForKind.PARALLEL, first=5))
+        text = block("all", tirx.IfThenElse(task == tasks - 1, text, None))
+        return block("root", loop(task, tasks, text, tirx.ForKind.PARALLEL))
     inner = loop(task, 3, block("all", text), tirx.ForKind.PARALLEL)
     return block("root", loop(tirx.Var("again", "int64"), 2, inner))
+
+
+def test_a_trace_of_the_whole_kernel_applies_as_well(padded, target) -> None:
+    """As a tuner has it that knows nothing of this: it schedules the stage that pads, too."""
+    from tunefarm.search import replay
+
+    task = next(task for task in padded.tasks if task.name.startswith("transpose"))
+    workload = replay.load_workload(padded.workload(task.id))
+    schedule = replay.new_schedule(workload, seed=1)
+    schedule.parallel(schedule.get_loops(schedule.get_sblock("halo"))[1])
+    replay.mark_complete(schedule, "by hand")
+    text = replay.scheduled_function(workload, target, replay.trace_json(schedule)).script()
+    assert text.count("T.parallel(") == 1
+    assert text.count('T.sblock("halo")') == 1
 
 
 def test_vectors_that_pass_the_caches_by_must_stay_aligned(padded, target) -> None:
