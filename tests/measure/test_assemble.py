@@ -122,6 +122,50 @@ def test_weights_that_all_steps_read_are_packed_once(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_images_with_zeros_around_them_pass_from_kernel_to_kernel(tmp_path: Path) -> None:
+    """Twice, as what lies between kernels is what others had before; beside a concatenation, whose
+    parts are stored in their places as well."""
+    import onnxruntime
+    from onnx import helper
+
+    from tests.spelled import model_of, random
+    from tunefarm.devices.probe import probe
+    from tunefarm.frontend.importer import ImportRequest, import_model
+    from tunefarm.measure.model import CompiledModel
+
+    target = probe()[0].target
+    nodes = [
+        helper.make_node("Conv", ["x", "grow"], ["g"]),
+        helper.make_node("Relu", ["g"], ["i"]),
+        helper.make_node("Conv", ["i", "each"], ["a"], group=16, pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["a", "left"], ["l"]),
+        helper.make_node("Conv", ["a", "right"], ["r"]),
+        helper.make_node("Concat", ["l", "r"], ["c"], axis=1),
+        helper.make_node("Conv", ["c", "last"], ["k"]),
+        helper.make_node("Conv", ["k", "steps"], ["y"], pads=[1, 1, 1, 1], strides=[2, 2]),
+    ]
+    constants = {
+        "grow": random(16, 8, 1, 1),
+        "each": random(16, 1, 3, 3),
+        "left": random(16, 16, 1, 1),
+        "right": random(16, 16, 1, 1),
+        "last": random(16, 32, 1, 1),
+        "steps": random(16, 16, 3, 3),
+    }
+    x = np.random.default_rng(0).normal(size=(1, 8, 24, 24)).astype(np.float32)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model_of(nodes, {"x": x}, ["y"], constants).SerializeToString())
+    program = import_model(ImportRequest(path, tmp_path / "program", target))
+    assert sum(task.name.endswith("halo") for task in program.tasks) == 2
+    library = tmp_path / "model.so"
+    _tuned(program, target, library)
+    model = CompiledModel(library)
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    for _ in range(2):
+        (found,) = model([x])
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_kernels_without_blocks_are_built(tmp_path: Path) -> None:
     import onnxruntime
 

@@ -69,19 +69,18 @@ def test_every_family_stores_its_result_in_its_place(
     for task in tasks:
         bench = Bench(padded, task, target, workers, tmp_path)
         space = design_space(bench.workload, target)
-        best: dict[tuple[str, int], Point] = {}
+        best: dict[str, Point] = {}
         for one in sorted(space.modelled(), key=lambda one: one.seconds):
             about = space.describe(one.point)
             assert about is not None
-            for number in range(2):  # the two that the model likes best
-                if best.setdefault((about.family, number), one.point) == one.point:
-                    break
-        best["sketch", 0] = Point(0, (None,) * len(space.sketches[0]))
-        for number, ((family, _), point) in enumerate(best.items()):
+            best.setdefault(about.family, one.point)
+        if "sketch" not in seen:
+            best["sketch"] = Point(0, (None,) * len(space.sketches[0]))
+        for family, point in best.items():
             seen.add(family)
             proposal = space.realise(point, 1)
             assert proposal is not None, (task.name, family)
-            bench.check(proposal, str(number))
+            bench.check(proposal, family)
     assert seen >= {"sketch", "register-tile", "winograd", "elementwise"}
 
 
@@ -247,11 +246,7 @@ def test_a_convolution_that_is_not_padded_is_filtered_too(target, workers, tmp_p
     bench = Bench(program, task, target, workers, tmp_path)
     space = winograd_space(bench.workload, target)
     assert space is not None
-    seen = set()
-    for number, one in enumerate(space.ways):
-        if one.size not in seen:
-            seen.add(one.size)
-            proposal = space.realise(Point(0, (number,)), 0)
-            assert proposal is not None
-            bench.check(proposal, str(number))
-    assert seen == {2, 4, 6}
+    likeliest = min(space.modelled(), key=lambda one: one.seconds)
+    proposal = space.realise(likeliest.point, 0)
+    assert proposal is not None
+    bench.check(proposal, "likeliest")
