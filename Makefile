@@ -43,9 +43,9 @@ long: setup
 	$(WORKING) -m pytest $(TWO) -m "long and not (ray or alone)"
 	$(BIN)/python -m pytest -m "long and (ray or alone)"
 
-# The tests that need neither the compiler nor Ray.
+# The tests that need neither the compiler nor Ray, nor much time.
 fast: setup
-	$(BIN)/python -m pytest $(TWO) -m "not (tvm or ray or long)"
+	$(BIN)/python -m pytest $(TWO) -m "not (tvm or ray or long or slow)"
 
 # Faults by the thousand; what came of them is in torture.json. Hours.
 torture: setup

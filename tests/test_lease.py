@@ -63,6 +63,7 @@ def part(tmp_path: Path, name: str, seconds: float, code: int = 0, share: float 
     return gpu_lease.Part(name, (str(script), str(tmp_path / name)), share)
 
 
+@pytest.mark.slow
 def test_a_part_that_does_not_end_is_ended_and_leaves_the_others_their_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_part_that_does_not_end_is_ended_and_leaves_the_others_their_time(
     assert len(json.loads((tmp_path / "lease.json").read_text())) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_who_interrupts_it_ends_what_runs(tmp_path: Path, how: signal.Signals) -> None:
     script = part(tmp_path, "long", 60.0).command[0]
@@ -296,6 +298,7 @@ class Timed:
         return self.lasts_s
 
 
+@pytest.mark.slow
 def test_rivals_are_given_up_when_the_time_is_over_and_taken_up_later(tmp_path: Path) -> None:
     file = tmp_path / "rivals.json"
     about = {"device": "a GPU", "versions": "1"}

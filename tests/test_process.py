@@ -48,6 +48,7 @@ def test_an_error_of_tvm_says_where_and_reads_no_debug_information_for_it(child:
     assert child.call("limits", 10) == resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
+@pytest.mark.slow
 def test_threads_of_libraries_are_one_unless_somebody_says(monkeypatch) -> None:
     def threads(**options: Any) -> str | None:
         with Child(HANDLER, **options) as one:
@@ -67,6 +68,7 @@ def test_our_own_errors_come_back_as_themselves(child: Child) -> None:
     assert caught.value.hint == "a hint"
 
 
+@pytest.mark.slow
 def test_a_hang_is_ended_and_the_next_call_is_served(child: Child) -> None:
     child.warm()
     started = time.monotonic()
@@ -77,6 +79,7 @@ def test_a_hang_is_ended_and_the_next_call_is_served(child: Child) -> None:
     assert child.starts == 2
 
 
+@pytest.mark.slow
 def test_it_stands_still_until_it_is_asked_something(child: Child) -> None:
     child.freeze()  # of no consequence: it does not run
     child.start()
@@ -95,6 +98,7 @@ def test_it_stands_still_until_it_is_asked_something(child: Child) -> None:
     assert child.call("pid", 10) not in {pid, another}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_", "returncode"), [("segfault", -signal.SIGSEGV), ("exit", 3), ("abort", -6)]
 )
@@ -106,6 +110,7 @@ def test_a_death_is_told_with_its_reason(child: Child, request_: str, returncode
     assert child.call("pid", 10)
 
 
+@pytest.mark.slow
 def test_a_death_within_an_answer_is_a_death(child: Child) -> None:
     with pytest.raises(ChildDied) as caught:
         child.call("fall silent", 10)
@@ -113,6 +118,7 @@ def test_a_death_within_an_answer_is_a_death(child: Child) -> None:
     assert child.call("pid", 10)
 
 
+@pytest.mark.slow
 def test_who_was_killed_by_somebody_else_is_asked_once_more(child: Child, tmp_path: Path) -> None:
     assert child.insist(f"kill once {tmp_path / 'token'}", 10)
     assert child.starts == 2

@@ -17,6 +17,7 @@ def submit(*args: object, **env: str):
     return tunefarm("submit", *args, timeout=120, **env)
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_help_is_quick() -> None:
     tunefarm("--help")
@@ -28,6 +29,7 @@ def test_help_is_quick() -> None:
     assert min(times) < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [
@@ -53,6 +55,7 @@ def test_a_wrong_option_is_exit_2(home: Home, tmp_path: Path, args: tuple[str, .
     assert not list(home.jobs.iterdir())
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_text_is_exit_2(home: Home, tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/m\xe9.onnx"))
     done = submit(models.cnn(tmp_path / "m.onnx").rename(path))
@@ -113,6 +116,7 @@ def test_a_bad_model_is_exit_3(home: Home, tmp_path: Path, make, words: str) -> 
     assert not list(home.artifacts.iterdir())
 
 
+@pytest.mark.slow
 def test_a_home_that_cannot_be_written_is_exit_5(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     done = submit(models.cnn(tmp_path / "m.onnx"), TUNEFARM_HOME=str(tmp_path / "file" / "home"))
@@ -121,6 +125,7 @@ def test_a_home_that_cannot_be_written_is_exit_5(tmp_path: Path) -> None:
     assert "TUNEFARM_HOME" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["status", "watch", "logs", "cancel", "resume"])
 def test_an_unknown_job_is_exit_5(home: Home, command: str) -> None:
     done = tunefarm(command, "nothing")
@@ -128,6 +133,7 @@ def test_an_unknown_job_is_exit_5(home: Home, command: str) -> None:
     assert "no job 'nothing'" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "verify", "run"])
 def test_what_is_no_artifact_is_exit_6(home: Home, tmp_path: Path, command: str) -> None:
     path = tmp_path / "a.tfa"
@@ -138,6 +144,7 @@ def test_what_is_no_artifact_is_exit_6(home: Home, tmp_path: Path, command: str)
     assert done.json["exit_code"] == 6
 
 
+@pytest.mark.slow
 def test_an_empty_farm_answers(home: Home) -> None:
     assert tunefarm("jobs", "--json").json == {"jobs": []}
     assert tunefarm("artifacts", "list", "--json").json == {"artifacts": []}

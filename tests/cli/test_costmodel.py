@@ -13,6 +13,7 @@ from tunefarm.home import Home
 from tunefarm.results.lessons import lessons_path, read_lessons, write_lessons
 
 
+@pytest.mark.slow
 def test_a_farm_without_lessons_says_so(home: Home, tmp_path: Path) -> None:
     for arguments in (["train"], ["evaluate"], ["export", tmp_path / "out.parquet"]):
         done = tunefarm("costmodel", *arguments)
@@ -40,6 +41,7 @@ def test_from_lessons_to_a_model(home: Home, tmp_path: Path) -> None:
     assert "kept: paper" in tunefarm("costmodel", "train").out
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_data_is_exit_5(home: Home, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no table")
     done = tunefarm("costmodel", "train", "--data", tmp_path / "notes.txt")

@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from tests.command import tunefarm
 from tests.results.test_salvage import write_journal
@@ -13,6 +14,7 @@ from tunefarm.devices.device import Device
 from tunefarm.home import Home
 
 
+@pytest.mark.slow
 def test_a_damaged_journal_is_found_and_mended(home: Home, device: Device) -> None:
     write_journal(home, device)
     assert tunefarm("journal", "check").out.endswith("all sound\n")
@@ -31,6 +33,7 @@ def test_a_damaged_journal_is_found_and_mended(home: Home, device: Device) -> No
     assert tunefarm("journal", "check").code == 0
 
 
+@pytest.mark.slow
 def test_one_that_cannot_even_be_opened_is_not_mended_unasked(home: Home, device: Device) -> None:
     truth = write_journal(home, device)
     path = home.root / "journal.db"
@@ -51,6 +54,7 @@ def test_one_that_cannot_even_be_opened_is_not_mended_unasked(home: Home, device
     assert "the journal was damaged" in listed.err
 
 
+@pytest.mark.slow
 def test_facts_are_exported_and_withdrawn(home: Home, device: Device, tmp_path: Path) -> None:
     truth = write_journal(home, device)
     done = tunefarm("journal", "export", tmp_path / "facts", "--json").json

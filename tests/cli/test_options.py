@@ -19,6 +19,7 @@ def test_durations(text: str, seconds: float) -> None:
     assert Duration().convert(text, None, None) == seconds
 
 
+@pytest.mark.slow
 @given(st.text(max_size=8))
 def test_what_is_no_duration_is_refused(text: str) -> None:
     try:

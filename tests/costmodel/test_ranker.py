@@ -23,6 +23,7 @@ def trained(seed: int = 0, tasks: int = 2, rows: int = 60) -> Ranker:
     return ranker
 
 
+@pytest.mark.slow
 def test_it_orders_what_it_has_not_seen() -> None:
     features, latency = landscape(np.random.default_rng(8), 200)
     scores = trained().score(features)

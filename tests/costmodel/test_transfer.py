@@ -58,6 +58,7 @@ def three_networks(**options: float) -> list[Lesson]:
     return [one for name in ("a", "b", "c") for one in lessons(name, **options)]  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_what_the_hardware_model_always_gets_wrong_is_learnt() -> None:
     model, evidence = train(three_networks())
     assert {(one.network, one.kernels) for one in evidence} == {("a", 6), ("b", 6), ("c", 6)}
@@ -118,11 +119,13 @@ def test_a_kernel_of_failures_alone_teaches_nothing_and_breaks_nothing() -> None
     assert all(math.isfinite(one.without + one.learnt) for one in evaluate(late))
 
 
+@pytest.mark.slow
 def test_lessons_of_another_length_are_left_out() -> None:
     old = [replace(one, features=one.features[:3]) for one in lessons("old")]
     assert train([*old, *three_networks()])[0].about["networks"] == 3
 
 
+@pytest.mark.slow
 def test_training_is_deterministic() -> None:
     rows = three_networks()
     features = np.stack([one.features for one in rows[:50]])
@@ -148,6 +151,7 @@ def test_failures_are_learnt_as_slow() -> None:
     assert found[0] > found[1] + 0.3
 
 
+@pytest.mark.slow
 def test_a_model_is_kept_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "costmodel.json"
     model, _ = train([*three_networks(), *three_networks(family=SKETCH)])

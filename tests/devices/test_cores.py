@@ -26,6 +26,7 @@ def test_whoever_asks_may_run_where_it_could_before() -> None:
     assert threading.active_count() == threads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [(), (CORES[0],), (CORES[0], 1 << 20), (1 << 20, CORES[-1])])
 def test_where_it_cannot_be_told_it_is_not(cores: tuple[int, ...]) -> None:
     assert exchange_s(cores) == 0.0

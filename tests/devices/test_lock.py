@@ -55,6 +55,7 @@ def test_another_users_lock_counts_and_can_be_taken(
     theirs.release()
 
 
+@pytest.mark.slow
 def test_who_waits_is_told_for_whom_and_may_give_up(shared: Path, device: Device) -> None:
     first, second = DeviceLock(device, shared), DeviceLock(device, shared)
     assert first.acquire({"job": "first"})

@@ -131,6 +131,7 @@ def test_a_standing_lasts_until_it_is_released(home: Home, device: Device) -> No
     assert standing(home, device.id).use is Use.QUARANTINED
 
 
+@pytest.mark.slow
 def test_devices_are_drained_and_released_by_command(home: Home, device: Device) -> None:
     register(home, device)
     drained = tunefarm("devices", "drain", device.id, "--reason", "it moves", "--json")

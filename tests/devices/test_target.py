@@ -14,6 +14,7 @@ from tunefarm.devices.target import (
 from tunefarm.errors import UnsupportedTarget, UsageError
 
 
+@pytest.mark.slow
 @given(our.targets())
 def test_text_and_json_are_read_back(target: Target) -> None:
     assert parse_target(target.text) == target

@@ -22,6 +22,7 @@ def outside(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_weights_beside_the_file_are_part_of_the_model(tmp_path: Path) -> None:
     path = outside(tmp_path / "m.onnx")
     assert locations(path) == ["weights.bin"]
@@ -56,6 +57,7 @@ def test_a_model_of_several_files_does_not_go_through_a_door(tmp_path: Path) -> 
         check_alone(path, model_digest(path))
 
 
+@pytest.mark.slow
 def test_files_elsewhere_are_not_read(tmp_path: Path) -> None:
     """Whatever a model says; the import refuses them."""
     (tmp_path / "models").mkdir()

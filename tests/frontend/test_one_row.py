@@ -150,6 +150,7 @@ STEPS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, min_size=1, max_size=7))
 def test_whatever_follows_whatever(steps: list[str]) -> None:

@@ -226,6 +226,7 @@ def test_shape_arithmetic_is_folded() -> None:
     assert [n.op_type for n in graph.nodes] == ["Add"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["squeezenet", "shufflenet", "inception_v1", "mobilenet_v2", "efficientnet_b0"]
 )

@@ -57,6 +57,7 @@ def test_the_spelled_network_computes_the_same(tmp_path: Path, kind: str, target
         assert np.abs(got - want).max() < 0.05 * want.std()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     zero=st.integers(0, 255),
@@ -228,6 +229,7 @@ def test_a_model_without_any_is_left_alone(tmp_path: Path) -> None:
     assert [node.SerializeToString() for node in graph.nodes] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
 def test_the_zoo_has_quantised_networks(tmp_path: Path, kind: str) -> None:
     from tunefarm.frontend.zoo.networks import write_zoo_model

@@ -54,6 +54,7 @@ def left(made: onnx.ModelProto) -> Graph:
     return graph
 
 
+@pytest.mark.slow
 @given(
     kind=st.sampled_from(["uint8", "int8"]),
     scale=st.sampled_from([1 / 128, 6 / 255, 0.3]),

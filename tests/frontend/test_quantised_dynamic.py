@@ -177,6 +177,7 @@ def test_so_are_its_convolutions_with_channels_last(tmp_path: Path) -> None:
     assert sum(task.weight for task in tasks if "conv2d_fours" in task.name) == 2, tasks
 
 
+@pytest.mark.slow
 def test_the_zoo_has_such_networks(tmp_path: Path) -> None:
     from tunefarm.frontend.zoo.networks import write_zoo_model
 

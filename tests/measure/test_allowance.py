@@ -97,6 +97,7 @@ def test_all_users_of_a_machine_have_it_in_common(
     assert of_the_machine().left_s() < Allowance.MOST_S
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0.0, 30.0), st.floats(0.0, 100.0)), max_size=30))
 def test_no_more_than_a_share_is_waited_in_the_long_run(steps: list[tuple[float, float]]) -> None:
     """By who waits no longer than is left."""

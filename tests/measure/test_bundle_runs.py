@@ -79,6 +79,7 @@ run_bundle(Path(sys.argv[1]), Path(sys.argv[2]), print, device, Ends())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_ends_it_gets_a_report(paper, tmp_path: Path, how: signal.Signals) -> None:
     """Also where a shell has begun it in the background, and had it ignore Ctrl-C."""

@@ -341,6 +341,7 @@ def test_a_bundle_runs_with_python_and_numpy_alone(tmp_path: Path) -> None:
     assert sys.version_info[:2] == tuple(map(int, _python(report).split(".")[:2]))
 
 
+@pytest.mark.slow
 def test_the_runtime_has_no_compiler_and_can_have_parts_for_other_pythons(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "apache_tvm_ffi-cp399.whl", "w") as wheel:
         wheel.writestr("tvm_ffi/core.cpython-399-x86_64-linux-gnu.so", b"for another Python")

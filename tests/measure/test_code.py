@@ -119,6 +119,7 @@ def test_whatever_lowers_or_compiles_kernels_counts() -> None:
     assert {"cpu_passes", *gpus} <= seen <= counting
 
 
+@pytest.mark.slow
 def test_a_job_is_not_resumed_by_code_that_makes_other_kernels(home: Home, device: Device) -> None:
     journal = Journal(home)
     tools = f"tvm-0.27 {code.CODE}{code.code_of('llvm')}"
@@ -134,6 +135,7 @@ def test_a_job_is_not_resumed_by_code_that_makes_other_kernels(home: Home, devic
     assert "would make otherwise" not in mine.err
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_job_is_not_resumed_by_another_compiler(home: Home, device: Device) -> None:
     journal = Journal(home)

@@ -122,12 +122,14 @@ def test_the_later_release_compiles_and_of_the_same_the_quicker(
         cuda.cuda_compiler.cache_clear()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_source_that_is_wrong_is_refused_in_the_compilers_words(compiler: str) -> None:
     with pytest.raises(CudaError, match="undefined"):
         cuda.compile_cuda('extern "C" __global__ void f(float* x) { x[0] = missing; }', "sm_80")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_machine_code_and_its_report(compiler: str) -> None:
     source = (

@@ -19,11 +19,13 @@ def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
         yield child
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_free_yet_is_asked_again(late: Child) -> None:
     assert faults.ask(late, "hello", 10) == "hello"
     assert late.starts == 2
 
 
+@pytest.mark.slow
 def test_one_that_does_not_answer_is_lost(late: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "TRIES", 1)
     with pytest.raises(DeviceLost, match="it is not free yet"):
@@ -31,6 +33,7 @@ def test_one_that_does_not_answer_is_lost(late: Child, monkeypatch: pytest.Monke
     assert faults.ask(late, "hello", 10) == "hello", "it is back"
 
 
+@pytest.mark.slow
 def test_a_fault_is_believed_when_the_device_has_answered(
     late: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:

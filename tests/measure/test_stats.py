@@ -39,6 +39,7 @@ def interval(base, tuned, seed=0):
     return compare(base, tuned, confidence=0.95, margin=0.005, resamples=1000, seed=seed)
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth() -> None:
     rng = np.random.default_rng(3)
     runs = 300
@@ -50,12 +51,14 @@ def test_intervals_cover_the_truth() -> None:
     assert covered / runs >= 0.91
 
 
+@pytest.mark.slow
 def test_equal_kernels_are_seldom_called_faster() -> None:
     rng = np.random.default_rng(4)
     wins = sum(interval(*simulate(rng, 1.0)).verdict is Verdict.FASTER for _ in range(300))
     assert wins / 300 <= 0.05
 
 
+@pytest.mark.slow
 def test_a_real_gain_is_seen() -> None:
     rng = np.random.default_rng(5)
     wins = sum(interval(*simulate(rng, 1.1)).verdict is Verdict.FASTER for _ in range(100))
@@ -68,6 +71,7 @@ def test_sides_may_have_different_numbers_of_rounds() -> None:
     assert found.low <= found.speedup <= found.high
 
 
+@pytest.mark.slow
 @given(our.samples, st.integers(0, 5))
 def test_the_same_samples_are_the_same_speed(samples: list[float], seed: int) -> None:
     found = interval([samples, samples], [samples, samples], seed)
@@ -106,6 +110,7 @@ def apart(base, tuned, confidence=0.95):
     return compare_apart(base, tuned, confidence=confidence, margin=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spreads", [(0.1, 0.1), (0.1, 0.01), (0.01, 0.1)])
 def test_intervals_of_few_processes_cover_the_truth(spreads: tuple[float, float]) -> None:
     """However differently the two sides scatter; Welch's is not exact, but near."""

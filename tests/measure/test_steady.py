@@ -131,6 +131,7 @@ def test_what_was_slow_for_long_is_held_to_its_speed_again_once_it_recovers() ->
     assert machine.now >= 9.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calm", [0.0, 7200.0])
 def test_a_host_that_is_busy_for_long_keeps_a_search_from_a_share_of_it_alone(
     calm: float,

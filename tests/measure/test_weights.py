@@ -19,6 +19,7 @@ ARRAYS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(ARRAYS)
 def test_what_is_written_is_loaded_from_aligned_places(tmp_path_factory, arrays) -> None:

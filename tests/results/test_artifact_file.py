@@ -230,6 +230,7 @@ def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
         open_artifact(write(tmp_path / "a.tfa", schema=99, complete=False))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_flipped_bit_or_torn_tail_is_served(tmp_path: Path, data: st.DataObject) -> None:
@@ -269,6 +270,7 @@ def test_a_misfit_is_named(tmp_path: Path, requires: dict[str, Any], words: str)
     assert caught.value.exit_code == 6
 
 
+@pytest.mark.slow
 def test_a_zip_bomb_is_not_unpacked(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -352,6 +352,7 @@ def test_nothing_is_faster_than_a_wrong_result_and_few_processes_give_no_interva
     assert tvm["ours_faster"] == {"speedup": pytest.approx(2.0), "ci95": None}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of what MLflow asks of its own libraries
 def test_what_is_wrong_is_shown_as_wrong_and_has_no_times_in_mlflow(
     home: Home, tmp_path: Path

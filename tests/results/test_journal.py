@@ -67,6 +67,7 @@ def test_verdicts(journal: Journal) -> None:
     assert rows["task"]["verdict"] == "UNMEASURED"
 
 
+@pytest.mark.slow
 def test_status_follows_events_and_the_drivers_life(home: Home, journal: Journal) -> None:
     assert journal.status("net-1") == "queued"
     lock = DriverLock(home, "net-1")
@@ -79,6 +80,7 @@ def test_status_follows_events_and_the_drivers_life(home: Home, journal: Journal
     assert journal.status("net-1") == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_job_that_nobody_ever_drove_is_not_queued_for_good(home: Home, journal: Journal) -> None:
     """Whoever submitted it fell before it was driven."""
     timed = Journal(home, clock=lambda: time.time() - BEGINS_WITHIN_S - 1)
@@ -290,6 +292,7 @@ def test_a_home_that_cannot_be_made_is_refused(tmp_path) -> None:
         Home(tmp_path / "file" / "home").prepare()
 
 
+@pytest.mark.slow
 def test_nothing_acknowledged_is_lost_by_kill_nine(home: Home, journal: Journal) -> None:
     """A writer is killed in the middle; every row it reported is there, and the journal opens."""
     code = textwrap.dedent(

@@ -26,6 +26,7 @@ lesson = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(lesson, min_size=1, max_size=6))
 def test_lessons_are_read_as_they_were_written(
     tmp_path_factory: pytest.TempPathFactory, made: list[Lesson]

@@ -58,6 +58,7 @@ test_taken_over = suite.test_a_driver_that_was_taken_over_writes_nothing
 test_together = suite.test_what_is_written_together_is_there_whole_or_not_at_all
 
 
+@pytest.mark.slow
 def test_every_table_keeps_what_it_is_given(url: str, home: Home, device: Device) -> None:
     truth = write_journal(home, device)
     assert [name for name, rows in truth.items() if not rows] == ["withdrawals"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.results.test_salvage import write_journal
 from tunefarm.devices.device import Device
 from tunefarm.home import Home
@@ -12,6 +14,7 @@ from tunefarm.results.journal import Journal
 from tunefarm.results.reported import reported
 
 
+@pytest.mark.slow
 def test_it_is_written_once_and_again_when_the_job_went_on(home: Home, device: Device) -> None:
     write_journal(home, device)
     journal = Journal(home)
@@ -38,6 +41,7 @@ def test_it_is_written_once_and_again_when_the_job_went_on(home: Home, device: D
     journal.close()
 
 
+@pytest.mark.slow
 def test_finding_one_draws_nothing() -> None:
     code = "import sys, tunefarm.results.reported; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -152,6 +152,7 @@ def damaged_once(home: Home, pristine: Path, truth: Facts, rng: random.Random) -
     return lost, seen
 
 
+@pytest.mark.slow
 def test_damage_is_seen_and_set_aside_and_never_fatal(
     home: Home, truth: Facts, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def of(created: float, **changes: Any) -> Job:
     return dataclasses.replace(make_job(job=f"net-{created:g}"), created=created, **changes)
 
 
+@pytest.mark.slow
 def test_who_holds_the_alias_is_found(journal: Journal, device: Device, tmp_path: Path) -> None:
     target = JobTarget("llvm", device.target, device, "tc")
     other = dataclasses.replace(device, sku="Another CPU")

@@ -39,6 +39,7 @@ def row(digest: str, verdict: str = "FASTER", interval: Sequence[float] = (3.0, 
     return {"digest": digest, "path": "/h/a.tfa", "summary": summary}
 
 
+@pytest.mark.slow
 def test_an_alias_stays_with_what_is_faster_and_the_other_version_says_so(
     home: Home, device: Device
 ) -> None:
@@ -65,6 +66,7 @@ def test_an_alias_stays_with_what_is_faster_and_the_other_version_says_so(
     journal.close()
 
 
+@pytest.mark.slow
 def test_a_promotion_that_was_cut_short_is_made_up_for(
     home: Home, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +92,7 @@ def test_a_promotion_that_was_cut_short_is_made_up_for(
         assert len(sync.client.search_model_versions("name = 'net'")) == 1
 
 
+@pytest.mark.slow
 def test_a_name_alone_is_enough_where_it_means_one_thing(
     home: Home, device: Device, tmp_path: Path
 ) -> None:

@@ -177,6 +177,7 @@ def test_a_token_is_made_once_and_whole(home: Home) -> None:
     assert [one.name for one in home.root.iterdir() if "token" in one.name] == ["door.token"]
 
 
+@pytest.mark.slow
 def test_nobody_there(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -266,6 +267,7 @@ def test_what_a_command_has_said_counts_however_it_leaves(
         desk_module.ask_command(home, ["submit"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["certificate", "key"])
 def test_a_certificate_that_is_none_is_refused_before_anything_starts(
     home: Home, tmp_path: Path, wrong: str

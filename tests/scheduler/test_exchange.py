@@ -326,6 +326,7 @@ def test_what_the_job_would_refuse_is_not_accepted(lab: Lab, tmp_path: Path) -> 
     assert report_of(bundle).read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_device_is_known_by_its_report(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 

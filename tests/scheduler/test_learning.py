@@ -16,6 +16,7 @@ def job(transfer: bool = True) -> Job:
     return Job("one", "one", 0.0, "", "", {"transfer": transfer}, {})
 
 
+@pytest.mark.slow
 def test_a_job_keeps_the_model_that_it_began_with(home: Home) -> None:
     train(three_networks())[0].save(home.costmodel)
     path, note = learning.begin(home, job())
@@ -46,6 +47,7 @@ def test_a_model_that_cannot_be_read_is_said_and_left(home: Home) -> None:
     assert "going on without it" in note
 
 
+@pytest.mark.slow
 def test_a_farm_learns_in_a_child(home: Home) -> None:
     assert learning.learn(home) == ""
     write_lessons(lessons_path(home, "one", "llvm"), three_networks())
@@ -53,6 +55,7 @@ def test_a_farm_learns_in_a_child(home: Home) -> None:
     assert list(load_transfer(home.costmodel).corrections) == ["paper"]
 
 
+@pytest.mark.slow
 def test_training_that_fails_is_said(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     write_lessons(lessons_path(home, "one", "llvm"), three_networks())
     home.costmodel.mkdir()

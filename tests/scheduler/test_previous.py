@@ -90,6 +90,7 @@ def test_nothing_shipped_before(finals: Finals) -> None:
     assert (summary["verdict"], summary["service"]["load_ms"]) == ("FASTER", 10.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before_s", "verdict"), [(2e-3, "FASTER"), (1e-3, "SAME"), (0.8e-3, "SLOWER")]
 )

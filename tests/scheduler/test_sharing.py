@@ -49,6 +49,7 @@ class Farm:
             self.now += 5
 
 
+@pytest.mark.slow
 @given(names, jobs, st.data())
 def test_everything_is_given_to_one_job(there, claims, data) -> None:
     before = data.draw(st.permutations(there))
@@ -65,6 +66,7 @@ def test_everything_is_given_to_one_job(there, claims, data) -> None:
         assert kept == min(len(units), len(have[job])), "nothing changes hands that need not"
 
 
+@pytest.mark.slow
 @given(jobs, st.data())
 def test_a_job_is_given_what_it_sees(claims, data) -> None:
     """A unit that is drained is seen by the job that has it alone."""

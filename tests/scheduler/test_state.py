@@ -99,6 +99,7 @@ class World:
         raise AssertionError("it does not end")
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 40),
@@ -119,6 +120,7 @@ def test_every_job_ends_within_its_trials(
     assert all(b in world.state.done for b in world.state.baselines)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**20), st.integers(1, 60))
 def test_a_resumed_job_measures_nothing_twice_and_loses_nothing(seed: int, crash: int) -> None:
@@ -150,6 +152,7 @@ def test_a_resumed_job_measures_nothing_twice_and_loses_nothing(seed: int, crash
     assert second.state.measured <= limits.trials
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**20))
 def test_a_job_that_may_stop_early_ends_with_fewer_trials(seed: int) -> None:

@@ -42,6 +42,7 @@ figures = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(figures, st.sampled_from([80, 86, 90, 120]))
 def test_all_that_is_gathered_has_tiles_that_fit(of: Figures, number: int) -> None:

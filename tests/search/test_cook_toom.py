@@ -18,6 +18,7 @@ def times(matrix: Matrix, vector: list[Fraction]) -> list[Fraction]:
     return [sum((a * b for a, b in zip(row, vector, strict=True)), Fraction(0)) for row in matrix]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "taps"), SIZES)
 @given(data=st.data())
 def test_it_is_correlation(size: int, taps: int, data: st.DataObject) -> None:

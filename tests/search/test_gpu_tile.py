@@ -23,6 +23,7 @@ def knobs(*extents: int, depth: int = 512) -> tuple[Knob, ...]:
     return (*spatial, Knob(KnobKind.TILE, 3, depth, 64), Knob(KnobKind.CHOICE, 4))
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     st.lists(st.sampled_from([1, 7, 14, 56, 64, 96, 128, 1000, 1024]), min_size=2, max_size=4),
@@ -102,6 +103,7 @@ def test_copies_on_their_way_hide_what_few_threads_cannot() -> None:
     assert expected_s(replace(few, stages=3), A100) < 0.9 * expected_s(few, A100)
 
 
+@pytest.mark.slow
 def test_no_product_is_expected_to_take_less_than_the_multiplying() -> None:
     for number in (70, 80, 90):
         arch = arch_of(parse_target(f"cuda:arch=sm_{number}"))

@@ -45,6 +45,7 @@ matrices = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(matrices, st.sampled_from([A100, H100]))
 def test_every_tile_fits_and_wastes_no_block(of: Matrices, arch: Any) -> None:
@@ -119,6 +120,7 @@ def test_neighbouring_threads_read_from_other_banks(
     assert len({place % 128 // 16 for place in places}) == len(places)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     st.sampled_from([SQUARE, SMALL, replace(SQUARE, left_deep=False, right_deep=True)]), st.data()
@@ -159,6 +161,7 @@ def _evaluated(expression: str, **values: int) -> int:
     return int(eval(text, {}, values))
 
 
+@pytest.mark.slow
 def test_what_has_few_tiles_shares_their_depth() -> None:
     """A late convolution of ResNet-50, of one image: else most multiprocessors have nothing."""
     best = min(possible(SMALL, H100), key=lambda one: expected_s(PlainPlan(SMALL, one), H100))

@@ -30,6 +30,7 @@ def proposer(
     return Proposer(task, TARGET, "tc", space, strategy, Ranker(), 0, earlier)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["random", "evolutionary", "tpe", "portfolio"])
 def test_nothing_is_proposed_twice(strategy: str) -> None:
     one = proposer(strategy)
@@ -121,6 +122,7 @@ def replayed(strategy: str, told: list[list[float]]) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", strategy_names())
 def test_the_same_seed_and_measurements_propose_the_same(strategy: str) -> None:
     told = [[1e-3 * (1 + (7 * i + 3 * r) % 11) for i in range(6)] for r in range(8)]

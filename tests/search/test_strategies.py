@@ -117,6 +117,7 @@ class TestEveryStrategy:
         assert len(strategy.suggest(4, flying[8:])) == 4
 
 
+@pytest.mark.slow
 def test_guided_strategies_beat_random_search() -> None:
     found = {
         name: sum(tune(make_strategy(name, PaperSpace(), seed), 12) for seed in range(5))
@@ -192,6 +193,7 @@ def test_innermost_factors_stay_within_their_limit(extent: int, size: int, seed:
         assert tile[-1] <= 16
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(our.sketches(), st.integers(0, 1000))
 def test_tpe_takes_any_sketch(sketches: tuple[tuple[Knob, ...], ...], seed: int) -> None:

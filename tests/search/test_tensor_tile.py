@@ -47,6 +47,7 @@ matrices = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(matrices, st.sampled_from([A100, H100]))
 def test_every_tile_fits_and_wastes_no_block(of: Matrices, arch: Any) -> None:
@@ -137,6 +138,7 @@ def test_blocks_of_a_cluster_have_whole_shares(change: dict[str, Any], of: dict[
     assert expected_s(Plan(SQUARE, pairs), H100) < expected_s(Plan(SQUARE, FED), H100)
 
 
+@pytest.mark.slow
 def test_bytes_that_would_have_to_be_turned_have_no_tiles() -> None:
     whole = replace(SQUARE, dtype="int8", sums="int32", element_bytes=1)
     assert not list(possible(whole, A100))
@@ -183,6 +185,7 @@ def turned_line(thread: int, row: int) -> int:
     return piece * 4 + lane // 4 % 4
 
 
+@pytest.mark.slow
 def test_the_hardware_model_prefers_what_people_would() -> None:
     def best(of: Matrices, arch: Any) -> TensorTile:
         return min(possible(of, arch), key=lambda tile: expected_s(Plan(of, tile), arch))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ layouts = st.builds(
 ).filter(lambda one: one.fits)
 
 
+@pytest.mark.slow
 @given(layouts)
 def test_every_element_has_a_place_of_its_own(layout: TileLayout) -> None:
     places = {layout.offset(i, k) for i in range(layout.lines) for k in range(layout.depth)}

@@ -119,6 +119,7 @@ def product_of(code, content: np.ndarray, dtype: str = "float32") -> np.ndarray:
     return whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [32, 64, 128])
 @pytest.mark.parametrize("deep", [(True, True), (True, False), (False, True), (False, False)])
 def test_matrices_in_shared_memory_are_multiplied(width: int, deep: tuple[bool, bool]) -> None:
