@@ -14,7 +14,7 @@ from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import ScreenRequest
 from tunefarm.search.candidate import UNTUNED
-from tunefarm.search.space import Proposal, Space
+from tunefarm.search.space import Point, Proposal, Space
 
 PROTOCOL = Protocol(screen_samples=1, screen_s=1e-6, sample_s=1e-6)
 """What is computed counts here, how fast does not."""
@@ -34,6 +34,16 @@ def likeliest_kernel(workload: Any, space: Space | None, target: Target) -> Any:
     assert proposal is not None
     kernel, _, _ = replay.kernel_module(replay.scheduled_function(workload, target, proposal.trace))
     return kernel
+
+
+def likeliest_of_each(space: Space) -> dict[str, Point]:
+    """Of every family in a design space the point that the hardware model likes best."""
+    best: dict[str, Point] = {}
+    for one in sorted(space.modelled(), key=lambda one: one.seconds):
+        about = space.describe(one.point)
+        assert about is not None
+        best.setdefault(about.family, one.point)
+    return best
 
 
 class Bench:
