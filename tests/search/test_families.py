@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from tests import models, odd_models
-from tests.bench import Bench, fitting, imported
+from tests.bench import Bench, fitting, imported, likeliest_of_each
 from tunefarm.frontend.program import Program
 from tunefarm.search.space import Point
 
@@ -246,11 +246,7 @@ def test_what_follows_may_read_results_in_any_order(
     (task,) = (one for one in program.tasks if one.name.startswith(kernel))
     bench = Bench(program, task, target, workers, tmp_path)
     space = design_space(bench.workload, target)
-    best: dict[str, Point] = {}
-    for one in sorted(space.modelled(), key=lambda one: one.seconds):
-        about = space.describe(one.point)
-        assert about is not None
-        best.setdefault(about.family, one.point)
+    best = likeliest_of_each(space)
     assert set(best) == families
     for number, point in enumerate(best.values()):
         proposal = space.realise(point, 0)
