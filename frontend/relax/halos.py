@@ -114,8 +114,8 @@ class _Giver(PyExprMutator):  # type: ignore[misc]
             return False
         top, left, bottom, right = map(int, call.attrs.padding)
         _, height, width, _ = sizes
-        more = (top + height + bottom) * (left + width + right) / (height * width) - 1
-        return 0 < more <= MOST and _gains(call)
+        room = (top + height + bottom) * (left + width + right) - height * width
+        return 0 < room <= MOST * height * width and _gains(call)
 
 
 def _gains(call: Any) -> bool:

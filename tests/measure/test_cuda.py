@@ -88,7 +88,11 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Each of those that are here."""
     name: str = request.param
     if not cuda.COMPILERS[name].version():
-        pytest.skip(f"there is no {name} here")
+        install = {
+            "nvrtc": "pip install 'tunefarm[cuda]'",
+            "nvcc": "it is in NVIDIA's CUDA toolkit",
+        }
+        pytest.skip(f"no {name} was found here: {install[name]}")
     monkeypatch.setenv(cuda.COMPILER, name)
     cuda.cuda_compiler.cache_clear()
     yield name

@@ -103,6 +103,7 @@ def test_tiles_across_lines_store_in_their_place(padded, target) -> None:
                 except ValueError:  # they divide the rows
                     continue
                 function, seen = with_halo(across["main"], halo), seen + 1
+                assert function.script().count("T.Select(") >= 2, "a division a row"
             made = tvm.runtime.tensor(np.full(halo.shape, np.nan, np.float32))
             kernel = tvm.compile(function, target=replay.tvm_target(target))
             kernel(*map(tvm.runtime.tensor, numbers), made)
@@ -110,6 +111,33 @@ def test_tiles_across_lines_store_in_their_place(padded, target) -> None:
         for result in results[1:]:
             np.testing.assert_allclose(result, results[0], rtol=1e-5, atol=1e-5)
     assert seen >= 4
+
+
+def test_elementwise_kernels_tell_places_without_divisions(padded, target) -> None:
+    """Lines do not follow each other: were rows and columns one loop, each element's place would
+    take a division."""
+    from tunefarm.search import replay
+    from tunefarm.search.kernels.halo import within
+    from tunefarm.search.spaces.elementwise import chain_of, elementwise_space
+
+    names = set()
+    for task in padded.tasks:
+        inner, halo = within(replay.load_workload(padded.workload(task.id)))
+        space = elementwise_space(inner, target) if halo is not None else None
+        if halo is None or space is None:
+            continue
+        chain = chain_of(inner)
+        assert chain is not None
+        assert not chain.flat
+        names.add(task.name)
+        width = halo.inner[2]
+        for number, one in enumerate(space.ways):
+            if halo.inner[0] * halo.inner[1] % one.shares == 0:
+                proposal = space.realise(Point(0, (number,)), 0)
+                assert proposal is not None
+                text = replay.scheduled_function(inner, target, proposal.trace).script()
+                assert f"% T.int64({width})" not in text, (task.name, one)
+    assert names == {"transpose_halo", "relu_halo"}
 
 
 def test_what_is_searched_for_is_the_kernel_alone(padded) -> None:
@@ -164,6 +192,8 @@ def test_every_zero_is_stored_once(sides: str, tasks: int, target) -> None:
         return tirx.BufferStore(store.buffer, before + 1.0, store.indices)
 
     made = with_halo(function, halo)
+    shared = isinstance(made.body.block.body, tirx.For)  # and nothing behind that loop
+    assert shared == (tasks > 0)
     made = made.with_body(structural_map(made.body, (tirx.BufferStore, counted)))
     kernel = tvm.compile(made, target=replay.tvm_target(target))
     stored = tvm.runtime.tensor(np.zeros(halo.shape, np.float32))
