@@ -16,6 +16,8 @@ ROUGH = (*HALF, TF32)
 """What a product's factors may be rounded to; its sums are in float32."""
 
 BYTES = ("int8", "uint8")
+BYTES_KEPT = "int16"
+"""What such numbers are kept in where products read them in 16 bits."""
 INT8 = "int8"
 """What a quantised model is computed in: numbers of 8 bits, signed ones or not."""
 

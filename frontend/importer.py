@@ -169,7 +169,7 @@ def run_import(request: ImportRequest) -> None:
     bind_shapes(model, dict(request.shapes))
     counts = Counter(node.op_type for node in model.graph.node)
     _load_compiler()
-    from tunefarm.frontend.relax import attention, halos, layout, whole
+    from tunefarm.frontend.relax import attention, halos, kept_wide, layout, whole
     from tunefarm.frontend.relax import passes as relax_passes
     from tunefarm.frontend.stored import save_program
 
@@ -224,6 +224,7 @@ def run_import(request: ImportRequest) -> None:
         laid = layout.convert_layout(module, request.target, log, wanted)
         module = attention.gather_attention(laid.module, request.target, log)
         module = whole.gather_whole(module, request.target, log)
+        module = kept_wide.keep_wide(module, log)
         module = halos.give_halos(module, request.target, log)
         module = relax_passes.fast_math(module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunefarm.frontend.dtypes import BYTES_KEPT
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -82,8 +84,11 @@ class TuningTask:
 
 def as_floats(flops: float, dtypes: Sequence[str]) -> float:
     """Operations on float32 that take a processor as long at best as `flops` of a kernel with
-    arguments of these types: of products of 8 bits one instruction does four times as many."""
-    return flops / 4 if {"uint8", "int8"} <= set(dtypes) else flops
+    arguments of these types: of products of 8 bits one instruction does four times as many, of
+    those of 16 twice."""
+    if {"uint8", "int8"} <= set(dtypes):
+        return flops / 4
+    return flops / 2 if list(dtypes).count(BYTES_KEPT) > 1 else flops
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunefarm.frontend.dtypes import HALF, INT8, ROUGH, TF32, is_float, numpy_dtype, rounding
+from tunefarm.frontend.dtypes import (
+    BYTES_KEPT,
+    HALF,
+    INT8,
+    ROUGH,
+    TF32,
+    is_float,
+    numpy_dtype,
+    rounding,
+)
 from tunefarm.frontend.program import TensorSpec
 
 Array = NDArray[Any]
@@ -128,9 +137,9 @@ def make_input(spec: TensorSpec, seed: int, positive: bool) -> Array:
 
 
 def make_argument(spec: TensorSpec, seed: int, positive: bool) -> Array:
-    """The same for a kernel alone: of 8 bits, most are small (`RARELY`)."""
+    """The same for a kernel alone: of 8 bits, wherever they are kept, most are small (`RARELY`)."""
     dtype = numpy_dtype(spec.dtype)
-    if not is_byte(dtype):
+    if not holds_bytes(dtype):
         return make_input(spec, seed, positive)
     generator = np.random.default_rng(seed)
     small = generator.integers(0 if dtype.kind == "u" else -2, 3, spec.shape).astype(dtype)
@@ -143,10 +152,16 @@ def is_byte(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "iu" and dtype.itemsize == 1
 
 
+def holds_bytes(dtype: np.dtype[Any]) -> bool:
+    """Whether a kernel's numbers of that type are of 8 bits, be they kept in 16."""
+    return is_byte(dtype) or dtype.name == BYTES_KEPT
+
+
 def _bytes(generator: np.random.Generator, spec: TensorSpec) -> Array:
     dtype = numpy_dtype(spec.dtype)
     ends = np.iinfo(dtype)
-    return generator.integers(ends.min, ends.max, spec.shape, dtype=dtype, endpoint=True)
+    least, most = (ends.min, ends.max) if is_byte(dtype) else (-128, 255)
+    return generator.integers(least, most, spec.shape, dtype=dtype, endpoint=True)
 
 
 def poisoned(spec: TensorSpec) -> Array:

@@ -21,7 +21,7 @@ from tunefarm.measure.gate import (
     ROUNDED,
     Array,
     disagreement,
-    is_byte,
+    holds_bytes,
     make_argument,
     poisoned,
     reduction_length,
@@ -242,7 +242,7 @@ def calls_per_sample(elapsed_s: float, protocol: Protocol) -> int:
 
 def _check(result: Array, reference: Array, facts: KernelFacts, seed: int, multiplies: str) -> None:
     output = facts.args[-1]
-    if is_byte(numpy_dtype(output.dtype)) and any(
+    if holds_bytes(numpy_dtype(output.dtype)) and any(
         is_float(numpy_dtype(a.dtype)) for a in facts.args
     ):
         allowed = ROUNDED

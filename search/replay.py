@@ -23,9 +23,9 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.frontend.relax.halos import STAGE
 from tunefarm.frontend.relax.tir import argument_specs, stage_name
 from tunefarm.search.candidate import UNTUNED
-from tunefarm.search.kernels.fours import FAMILY, register_fours
 from tunefarm.search.kernels.halo import stays_aligned, with_halo, within
 from tunefarm.search.kernels.intrinsics import register_intrinsics, without_stack
+from tunefarm.search.kernels.neighbours import FAMILY, register_neighbours
 from tunefarm.search.kernels.prefetch import KEY as PREFETCH
 from tunefarm.search.kernels.prefetch import prefetching
 from tunefarm.search.kernels.streaming import KEY as STREAM
@@ -121,7 +121,7 @@ def apply_trace(workload: Any, trace: str) -> Any:
         InvalidTrace: it does not apply.
     """
     if FAMILY in trace:
-        register_fours()
+        register_neighbours()
     try:
         schedule = new_schedule(rewritten(workload, _noted(trace, _ALGORITHM)), seed=1)
         Trace.apply_json_to_schedule(_present_names(json.loads(trace), schedule), schedule)

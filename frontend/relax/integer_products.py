@@ -1,15 +1,15 @@
 """Products of integers of 8 bits as TensorIR, as processors and GPUs have instructions for them.
 
 Data is (N, H, W, C) or (..., M, K); weights come as (..., terms, columns). A processor that
-multiplies four neighbours at once and adds them up (AVX-512 VNNI, AVX-VNNI) gets both operands in
-fours along the sum: the kernel's last axis of reduction is one of four, and the weights lie with
-four terms of a column together. A GPU's tensor cores get both operands signed, each with its terms
-side by side.
+multiplies neighbours at once and adds them up (`devices.neighbours`: four of 8 bits, or two of 16)
+gets both operands in such groups along the sum: the kernel's last axis of reduction is one of four
+or two, and the weights lie with so many terms of a column together. A GPU's tensor cores get both
+operands signed, each with its terms side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from tvm import te, tirx, topi
 
 from tunefarm.devices.gpu import arch_of
+from tunefarm.devices.neighbours import FOUR, neighbours_of
 from tunefarm.devices.target import Target
-from tunefarm.devices.vnni import sums_of_fours
+from tunefarm.frontend.dtypes import BYTES_KEPT
 
-FOUR = 4
-"""Terms that are added up at once; on a GPU, what is copied at once at the least."""
-Weights = NDArray[np.int8]
+Weights = NDArray[Any]
+"""(..., terms, columns), of 8 bits or 16."""
 
 
 @dataclass(frozen=True)
@@ -43,61 +43,68 @@ class Instructions:
     Attributes:
         name: for kernels.
         data: type of the operand that is no constant.
+        stored: what both operands are of when they are read; empty: the data as it is, the weights
+            of 8 bits.
         columns: that they take at once, at the least: the result's are a multiple of them.
-        packed: the weights as the kernel reads them, filled up with zeros.
-        fours: whether they are read in fours, else in lines.
+        terms: that are added up at once; 1 where the weights are read in lines.
+        filled: what the number of terms is a multiple of; on a GPU, what is copied at once at the
+            least.
     """
 
     name: str
     data: str
+    stored: str
     columns: int
-    packed: Callable[[Weights], Weights]
-    fours: bool
+    terms: int
+    filled: int
+
+    def packed(self, weights: Weights) -> Weights:
+        """As the kernel reads them, filled up with zeros."""
+        wide = weights.astype(self.stored) if self.stored else weights
+        before = [(0, 0)] * (wide.ndim - 2)
+        whole = np.pad(wide, [*before, (0, -wide.shape[-2] % self.filled), (0, 0)])
+        return in_lines(whole) if self.terms == 1 else in_groups(whole, self.terms)
 
 
 def instructions_of(target: Target) -> Instructions | None:
     """None where it has none."""
-    if sums_of_fours(target):
-        return Instructions("fours", "uint8", FOUR, in_fours, True)
+    known = neighbours_of(target)
+    if known is not None:
+        name, stored = ("fours", "") if known.terms == FOUR else ("pairs", BYTES_KEPT)
+        return Instructions(name, "uint8", stored, 4, known.terms, known.terms)
     if target.kind == "cuda" and "int8" in arch_of(target).tensor_cores:
-        return Instructions("lines", "int8", 8, in_lines, False)
+        return Instructions("lines", "int8", "", 8, 1, 4)
     return None
 
 
-def in_fours(weights: Weights) -> Weights:
-    """(..., terms, columns) as (..., terms / 4, columns, 4), filled up with zeros."""
-    filled = _filled(weights)
-    *outer, terms, columns = filled.shape
-    split = filled.reshape(*outer, terms // FOUR, FOUR, columns)
+def in_groups(weights: Weights, together: int) -> Weights:
+    """(..., terms, columns) as (..., terms / together, columns, together)."""
+    *outer, terms, columns = weights.shape
+    split = weights.reshape(*outer, terms // together, together, columns)
     return np.ascontiguousarray(np.swapaxes(split, -1, -2))
 
 
 def in_lines(weights: Weights) -> Weights:
-    """(..., terms, columns) as (columns, ..., terms), filled up with zeros."""
-    return np.ascontiguousarray(np.moveaxis(_filled(weights), -1, 0))
+    """(..., terms, columns) as (columns, ..., terms)."""
+    return np.ascontiguousarray(np.moveaxis(weights, -1, 0))
 
 
-def _filled(weights: Weights) -> Weights:
-    *outer, terms, _ = weights.shape
-    return np.pad(weights, [(0, 0)] * len(outer) + [(0, -terms % FOUR), (0, 0)])
-
-
-def padded(data: Any, padding: Sequence[int], zero: int) -> Any:
-    """An image with `zero` around it, and its channels filled up to fours; of (..., M, K) rows, the
-    terms. None where nothing is to be added."""
+def padded(data: Any, padding: Sequence[int], zero: int, multiple: int) -> Any:
+    """An image with `zero` around it, and its channels filled up to a multiple; of (..., M, K)
+    rows, the terms. None where nothing is to be added."""
     before, after = [0] * len(data.shape), [0] * len(data.shape)
     if any(padding):
         before[1], before[2], after[1], after[2] = padding
-    after[-1] = -int(data.shape[-1]) % FOUR
+    after[-1] = -int(data.shape[-1]) % multiple
     if not any((*before, *after)):
         return None
     value = tirx.const(zero, data.dtype)
     return topi.nn.pad(data, before, after, pad_value=value, name="pad_temp")
 
 
-def convolved(image: Any, weights: Any, window: Window, fours: bool) -> Any:
+def convolved(image: Any, weights: Any, window: Window, terms: int) -> Any:
     """A convolution of an image that has all around it that it needs, as 32-bit sums."""
-    if fours:
+    if terms > 1:
         down, across, depth, columns, _ = (int(size) for size in weights.shape)
     else:
         columns, down, across, depth = (int(size) for size in weights.shape)
@@ -108,7 +115,7 @@ def convolved(image: Any, weights: Any, window: Window, fours: bool) -> Any:
         for axis, size in enumerate((down, across))
     )
     ry, rx = te.reduce_axis((0, down), name="ry"), te.reduce_axis((0, across), name="rx")
-    axes, channel, weight = _terms(weights, depth, fours, "rc")
+    axes, channel, weight = _terms(weights, depth, terms, "rc")
 
     def sums(n: Any, y: Any, x: Any, f: Any) -> Any:
         (sy, sx), (dy, dx) = window.strides, window.dilation
@@ -118,11 +125,11 @@ def convolved(image: Any, weights: Any, window: Window, fours: bool) -> Any:
     return te.compute((image.shape[0], height, width, columns), sums, name="conv2d")
 
 
-def multiplied(rows: Any, weights: Any, fours: bool) -> Any:
+def multiplied(rows: Any, weights: Any, terms: int) -> Any:
     """A product of (..., M, K) rows, as 32-bit sums."""
     sizes = [int(size) for size in weights.shape]
-    depth, columns = (sizes[0], sizes[1]) if fours else (sizes[1], sizes[0])
-    axes, term, weight = _terms(weights, depth, fours, "k")
+    depth, columns = (sizes[0], sizes[1]) if terms > 1 else (sizes[1], sizes[0])
+    axes, term, weight = _terms(weights, depth, terms, "k")
 
     def sums(*place: Any) -> Any:
         *row, column = place
@@ -131,15 +138,15 @@ def multiplied(rows: Any, weights: Any, fours: bool) -> Any:
     return te.compute((*rows.shape[:-1], columns), sums, name="matmul")
 
 
-def _terms(weights: Any, depth: int, fours: bool, name: str) -> tuple[list[Any], Any, Any]:
+def _terms(weights: Any, depth: int, together: int, name: str) -> tuple[list[Any], Any, Any]:
     """The axes of the terms, the place of one in the data, and a weight by its column and its place
     in the window."""
     outer = te.reduce_axis((0, depth), name=name)
-    if not fours:
+    if together == 1:
         return [outer], outer, lambda column, *place: weights(column, *place, outer)
-    four = te.reduce_axis((0, FOUR), name="four")
-    term = outer * FOUR + four
-    return [outer, four], term, lambda column, *place: weights(*place, outer, column, four)
+    inner = te.reduce_axis((0, together), name="neighbour")
+    term = outer * together + inner
+    return [outer, inner], term, lambda column, *place: weights(*place, outer, column, inner)
 
 
 def _sum_of(number: Any, weight: Any, axes: list[Any]) -> Any:

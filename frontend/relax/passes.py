@@ -20,7 +20,7 @@ from tvm_ffi import structural_walk
 
 from tunefarm.devices.target import Target
 from tunefarm.errors import UnsupportedModel, last_line
-from tunefarm.frontend.dtypes import BYTES
+from tunefarm.frontend.dtypes import BYTES, BYTES_KEPT
 from tunefarm.frontend.pass_log import PassLog, run_passes
 from tunefarm.frontend.program import TensorSpec, TuningTask
 from tunefarm.frontend.relax.exponentials import exponentials
@@ -280,7 +280,7 @@ def _readable(name: str, args: Collection[TensorSpec]) -> str:
     """``fused_conv2d10_add6_relu61`` -> ``conv2d_add_relu``; the numbers only tell copies apart."""
     parts = [re.sub(r"(?<=[a-z])\d+$", "", part) for part in name.split("_")]
     plain = "_".join(part for part in parts if part and part != "fused")
-    whole = any(spec.dtype in BYTES for spec in args)
+    whole = any(spec.dtype in (*BYTES, BYTES_KEPT) for spec in args)
     for steps, name in (*_SPELLED, *(_SPELLED_OF_BYTES if whole else ())):
         plain = re.sub(rf"(?<![a-z]){steps}(?![a-z])", name, plain)
     return plain

@@ -24,7 +24,6 @@ from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.relax.calls import is_call
 from tunefarm.frontend.relax.integer_products import (
-    FOUR,
     Instructions,
     Weights,
     Window,
@@ -76,6 +75,7 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
     ) -> None:
         super().__init__(module)
         self._instructions, self._single = instructions, single
+        self._widened: dict[Any, Any] = {}
         self.found, self.read = 0, 0
 
     def visit_call_(self, call: Any) -> Any:
@@ -145,19 +145,21 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         window = _window(call.attrs) if convolution else Window((1, 1), (1, 1), (0,) * 4)
 
         def filled(numbers: Any) -> Any:
-            around = padded(numbers, window.padding, data.zero)
+            around = padded(numbers, window.padding, data.zero, known.filled)
             return numbers if around is None else around
 
         def made(numbers: Any, constants: Any) -> Any:
             numbers = filled(numbers)
             if convolution:
-                return convolved(numbers, constants, window, known.fours)
-            return multiplied(numbers, constants, known.fours)
+                return convolved(numbers, constants, window, known.terms)
+            return multiplied(numbers, constants, known.terms)
 
         emit, op = self.builder_.emit, relax.op
         numbers, packed = data.numbers, relax.const(known.packed(weights))
-        fills = int(numbers.ty.shape[-1]) % FOUR > 0
-        if not known.fours and (fills or (data.zero and any(window.padding))):
+        if known.stored:
+            numbers = self._wide(numbers, known.stored)
+        fills = int(numbers.ty.shape[-1]) % known.filled > 0
+        if known.terms == 1 and (fills or (data.zero and any(window.padding))):
             # Copies of whole pieces put nothing but zeros around an image, and no channels in it.
             numbers = emit(self.builder_.call_te(filled, numbers, primfunc_name_hint="pad"))
             window = Window(window.strides, window.dilation, (0,) * 4)
@@ -170,6 +172,12 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
             sums = emit(op.subtract(sums, relax.const(less)))
         self.found += 1
         return op.astype(sums, "float32")
+
+    def _wide(self, numbers: Any, stored: str) -> Any:
+        """In the type that products read; once, whoever reads them."""
+        if numbers not in self._widened:
+            self._widened[numbers] = self.builder_.emit(relax.op.astype(numbers, stored))
+        return self._widened[numbers]
 
 
 def _in_32_bits(data: _Data, weights: Weights) -> bool:

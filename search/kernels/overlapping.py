@@ -22,7 +22,8 @@ from tvm.s_tir import SBlock
 
 from tunefarm.search.kernels.halo import has_room
 from tunefarm.search.kernels.restaged import indices_of, inlined, restaged, stored_at
-from tunefarm.search.spaces.form import Reduction, reduction_of, sums_from_zero
+from tunefarm.search.spaces.form import Operand, Reduction, sums_from_zero
+from tunefarm.search.spaces.neighbours import sums_of
 from tunefarm.search.spaces.tile import tiled_rows
 
 PRODUCT, STORE = "overlapped_product", "overlapped_store"
@@ -37,7 +38,7 @@ def overlapped(workload: Any, rows: int, across: bool = False) -> Any:
     Raises:
         ValueError: it has no such rows, or tiles of so many divide them.
     """
-    whole = reduction_of(workload)
+    whole = sums_of(workload)
     if whole is None or not overlappable(whole, rows, across):
         raise ValueError(f"no rows that tiles of {rows} could overlap on")
     room = has_room(workload)
@@ -65,7 +66,6 @@ def overlappable(form: Reduction, rows: int, across: bool = False) -> bool:
     extent = prod(form.extent(axis) for axis in axes)
     return (
         form.product
-        and not form.fours
         and form.other is not None
         and form.vector.free
         and all(one is not None for one in form.vector.plain)
@@ -111,23 +111,32 @@ def _places(
     return [places[axis] for axis in form.spatial]
 
 
+def _placeholder(form: Reduction, operand: Operand, name: str) -> Any:
+    (source,) = (
+        region.source for region in form.block.node.reads if region.source.name == operand.buffer
+    )
+    return te.placeholder([int(size) for size in source.shape], str(source.dtype), name)
+
+
 def _stages(form: Reduction, rows: int, across: bool) -> Any:
     """The stages as a function of the broadcast operand and the weights; the last one is a copy,
     which becomes the store."""
     vector, other = form.vector, form.other
     assert other is not None
-    data = te.placeholder(other.shape, name="data")
-    weights = te.placeholder(vector.shape, name="weights")
+    data, weights = _placeholder(form, other, "data"), _placeholder(form, vector, "weights")
+    neighbours = [len(form.block.axes) - 1] if form.terms > 1 else []
     sums = {
         axis: te.reduce_axis((0, form.extent(axis)), name=form.block.axes[axis].name)
-        for axis in form.reductions
+        for axis in (*form.reductions, *neighbours)
     }
 
     def product(*at: Any) -> Any:
         spatial = zip(form.spatial, _places(form, rows, across, at), strict=True)
         values = {**dict(spatial), **sums}
-        of_weights = weights(*(values[axis] for axis in vector.plain if axis is not None))
-        return te.sum(data(*indices_of(form, values)) * of_weights, list(sums.values()))
+        plain = (axis for axis in (*vector.plain, *neighbours) if axis is not None)
+        factors = (data(*indices_of(form, values)), weights(*(values[axis] for axis in plain)))
+        number, weight = (one.astype("int32") if neighbours else one for one in factors)
+        return te.sum(number * weight, list(sums.values()))
 
     shape: list[int] = []
     axes = tiled_axes(form, across)

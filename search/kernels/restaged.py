@@ -12,7 +12,8 @@ from tvm_ffi import structural_map
 
 from tunefarm.search import replay
 from tunefarm.search.kernels.splice import renamed, spliced
-from tunefarm.search.spaces.form import Reduction, load_of, reduction_of
+from tunefarm.search.spaces.form import Reduction, load_of
+from tunefarm.search.spaces.neighbours import sums_of
 
 
 def inlined(workload: Any, form: Reduction) -> tuple[Any, Reduction]:
@@ -20,7 +21,7 @@ def inlined(workload: Any, form: Reduction) -> tuple[Any, Reduction]:
     schedule = replay.new_schedule(workload, seed=1)
     for stage in (*form.copies, *form.after[:-1]):
         schedule.compute_inline(schedule.get_sblock(stage.name))
-    plain = reduction_of(schedule.mod)
+    plain = sums_of(schedule.mod)
     assert plain is not None, "inlining leaves the reduction as it is"
     return schedule.mod, plain
 

@@ -32,7 +32,6 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.attention_tile.space import ATTENTION_TILES
     from tunefarm.search.spaces.elementwise import elementwise_space
     from tunefarm.search.spaces.fold import fold_space
-    from tunefarm.search.spaces.fours_tile import fours_tile_space
     from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
     from tunefarm.search.spaces.lapped_rows import lapped_rows_space
     from tunefarm.search.spaces.plain_tile.space import PLAIN_TILES
@@ -51,7 +50,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
 
     own: tuple[SpaceFactory, ...] = (
         *(register_tile_space, filled_tile_space, overlapped_tile_space),
-        *(spread_space, winograd_space, fours_tile_space),
+        *(spread_space, winograd_space),
         *(rowwise_space, lapped_rows_space, elementwise_space, windows_space, fold_space),
     )
     if target.kind == "cuda":

@@ -109,9 +109,9 @@ class Reduction:
         beyond: elementwise stages of another shape that read the last result, as a scale for every
             channel of an image is read.
         limits: per axis, the largest tile of it (a group's size, else the extent).
-        fours: it is of integers of 8 bits; the block's last axis, which is none of `reductions`, is
-            one of four terms that one instruction adds up, and shapes and strides of operands count
-            such fours.
+        terms: that are added up at once: of floats one; of integers the block's last axis, which is
+            none of `reductions`, is one of so many neighbours, and shapes and strides of operands
+            count such groups.
     """
 
     block: Stage
@@ -127,7 +127,7 @@ class Reduction:
     vector: Operand
     other: Operand | None
     limits: tuple[int, ...]
-    fours: bool = False
+    terms: int = 1
 
     def extent(self, axis: int) -> int:
         return self.block.axes[axis].extent

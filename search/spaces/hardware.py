@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2
 
+from tunefarm.devices.neighbours import PAIR
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
 
@@ -59,10 +60,15 @@ class Hardware:
         return (*map(log2, sizes), self.fma, self.loads)
 
 
-def for_fours(machine: Hardware) -> Hardware:
-    """The same processor where it multiplies integers: the instruction reads weights from memory,
-    or a register, but a broadcast from a register alone."""
-    return dataclasses.replace(machine, broadcast_registers=1, loads=machine.loads or 2.0)
+def for_integers(machine: Hardware, terms: int) -> Hardware:
+    """The same processor where it multiplies integers, so many neighbours at once: the instruction
+    reads weights from memory, or a register, but a broadcast from a register alone. Of pairs
+    another one adds the products, on units that multiply as well: three in the time of four (Zen 3,
+    measured)."""
+    if terms == 1:
+        return machine
+    fma = machine.fma * (0.75 if terms == PAIR else 1.0)
+    return dataclasses.replace(machine, broadcast_registers=1, fma=fma, loads=machine.loads or 2.0)
 
 
 # Common parts of each family. The prior orders points by them, and what is measured decides; only

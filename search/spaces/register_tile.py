@@ -23,22 +23,25 @@ from typing import Any
 
 from tvm.ir.expr import TensorLoad
 
+from tunefarm.devices.neighbours import PAIR
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
 from tunefarm.search.kernels.filling import WEIGHTS, fillable, filled
-from tunefarm.search.kernels.fours import LENGTHS
+from tunefarm.search.kernels.neighbours import LENGTHS
 from tunefarm.search.kernels.overlapping import overlappable, overlapped, tiled_axes
 from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.family import in_words, realised
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of
-from tunefarm.search.spaces.hardware import Hardware, for_fours, hardware
+from tunefarm.search.spaces.hardware import Hardware, for_integers, hardware
+from tunefarm.search.spaces.neighbours import computed_by, sums_at, sums_of
 from tunefarm.search.spaces.tile import Before, Tile, divisors, in_order, longest, tiled_rows
 from tunefarm.search.spaces.tile_estimate import estimate, tile_figures
 from tunefarm.search.spaces.tile_schedule import schedule_tile
 
 TILES = "register-tile"
 UNROLLED_LIMIT = 64
-"""Multiply-adds in the innermost loop's text; more take longer to compile, and gain nothing."""
+"""Multiply-adds in the innermost loop's text, or halves of them; more take longer to compile, and
+gain nothing."""
 
 
 class RegisterTileSpace:
@@ -64,7 +67,7 @@ class RegisterTileSpace:
         self._algorithm = algorithm
         self._maker = maker
         self._form = form
-        self._hardware = for_fours(hardware(target)) if form.fours else hardware(target)
+        self._hardware = for_integers(hardware(target), form.terms)
         self._tiles = register_tiles(form, self._hardware)
         self._unrolls = [u for u in (1, 2, 4, 8) if form.extent(longest(form)) % u == 0]
         self._packs = pack_choices(form)
@@ -174,8 +177,10 @@ def register_tile_space(workload: Any, target: Target) -> RegisterTileSpace | No
     """The space of `workload`, None where it is no such reduction or has no tile."""
     if target.kind != "llvm":
         return None
-    form = reduction_of(workload, beyond=True)
-    if form is None or not register_tiles(form, hardware(target)) or not pack_choices(form):
+    form = sums_of(workload, beyond=True)
+    if form is None or not computed_by(target, form) or not pack_choices(form):
+        return None
+    if not register_tiles(form, for_integers(hardware(target), form.terms)):
         return None
     return RegisterTileSpace(workload, target, form)
 
@@ -207,9 +212,10 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
     lines or across their ends; None where those that divide them do nearly as well."""
     if target.kind != "llvm":
         return None
-    machine, form = hardware(target), reduction_of(workload)
-    if form is None:
+    form = sums_of(workload)
+    if form is None or not computed_by(target, form):
         return None
+    machine = for_integers(hardware(target), form.terms)
     columns = column_tiles(form, machine)
     promised = {
         (n, across): _least(longer, machine, _that_fit(longer, machine, [n], [1], columns))
@@ -230,7 +236,7 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
     rewritten = overlapped(workload, *best)
     *before, product, store = stages_of(rewritten)
     weights = frozenset({form.vector.buffer})
-    made = reduction_at(product, weights, before, (store,))
+    made = sums_at(product, weights, before, (store,))
     if made is None or not register_tiles(made, machine):
         return None
     rows, across = best
@@ -294,7 +300,7 @@ def _that_fit(
 ) -> list[tuple[int, int, int, int]]:
     counts = itertools.product(columns_and_lanes, row_counts, plane_counts)
     tiles = [(rows, planes, columns // n, n) for (columns, n), rows, planes in counts]
-    if form.fours:
+    if form.terms > 1:
         tiles = [one for one in tiles if one[3] in LENGTHS]
     return [one for one in tiles if _spare(form, machine, *one) >= 0]
 
@@ -315,7 +321,8 @@ def may_unroll(form: Reduction, tile: Tile, machine: Hardware) -> bool:
     """Whether compilers keep an unrolled text of `tile` in registers, and get done with it."""
     spare = _spare(form, machine, tile.rows, tile.planes, tile.vectors, tile.lanes)
     free = 1 if form.product and machine.broadcast_registers else 0
-    return spare >= free and tile.accumulators * tile.unroll <= UNROLLED_LIMIT
+    instructions = 2 if form.terms == PAIR else 1
+    return spare >= free and tile.accumulators * tile.unroll * instructions <= UNROLLED_LIMIT
 
 
 def can_pad(form: Reduction, machine: Hardware) -> bool:
@@ -363,7 +370,7 @@ def before_choices(form: Reduction) -> list[Before]:
     """Where the stages before the reduction may be computed."""
     if not form.before:
         return [Before.APART]
-    if form.fours:  # whose instruction reads what lies in memory
+    if form.terms > 1:  # whose instruction reads what lies in memory
         return [Before.APART, Before.LOCAL]
     # An element that every column uses is not computed at each use, but may be read elsewhere.
     reused = form.product and form.other is not None and form.other.strides[form.column] == 0
@@ -376,7 +383,7 @@ def has_single_row(form: Reduction) -> bool:
     """Whether it is one row times constants, which are read once. (Of integers it has not been
     tried what streams gain.)"""
     alone = all(form.extent(axis) == 1 for axis in form.rows)
-    return form.product and not form.fours and form.vector.free and alone
+    return form.product and form.terms == 1 and form.vector.free and alone
 
 
 def pack_choices(form: Reduction) -> list[bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tunefarm.search.kernels.fours import name_of
+from tunefarm.search.kernels.neighbours import name_of, register_neighbours
 from tunefarm.search.spaces.apart import (
     schedule_before,
     schedule_elementwise,
@@ -153,8 +153,8 @@ def _tile_loops(schedule: Any, store: Any, form: Reduction, tile: Tile) -> _Loop
 
 def accumulate(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: int) -> None:
     """Inside a tile: the reduction outermost, then its unrolled steps, rows and vectors."""
-    if form.fours:
-        _accumulate_fours(schedule, block, form, lanes, unroll)
+    if form.terms > 1:
+        _accumulate_groups(schedule, block, form, lanes, unroll)
         return
     loops = dict(enumerate(schedule.get_loops(block)[-len(form.block.axes) :]))
     vectors, lane = schedule.split(loops[form.column], [None, lanes])
@@ -169,19 +169,20 @@ def accumulate(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: i
     schedule.decompose_reduction(block, [*outer, steps][0])
 
 
-def _accumulate_fours(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: int) -> None:
-    """The same, with an instruction for a vector of sums and the four terms that they get."""
-    *loops, four = schedule.get_loops(block)[-len(form.block.axes) :]
+def _accumulate_groups(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: int) -> None:
+    """The same, with an instruction for a vector of sums and the terms that each of them gets."""
+    *loops, group = schedule.get_loops(block)[-len(form.block.axes) :]
     vectors, lane = schedule.split(loops[form.column], [None, lanes])
     steps, unrolled = schedule.split(loops[longest(form)], [None, unroll])
     outer = [loops[axis] for axis in reduction_order(form)[:-1]]
     rows = [loops[axis] for axis in form.spatial if axis != form.column]
-    schedule.reorder(*outer, steps, unrolled, *rows, vectors, lane, four)
+    schedule.reorder(*outer, steps, unrolled, *rows, vectors, lane, group)
     for loop in (unrolled, *rows, vectors):
         schedule.unroll(loop)
     first = schedule.decompose_reduction(block, [*outer, steps][0])
     schedule.vectorize(schedule.get_loops(first)[-1])
-    schedule.tensorize(lane, name_of(lanes))
+    register_neighbours()
+    schedule.tensorize(lane, name_of(form.terms, lanes))
 
 
 def _vectorise(schedule: Any, loop: Any, tile: Tile) -> None:

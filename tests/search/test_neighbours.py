@@ -1,0 +1,197 @@
+"""Register tiles of integers: what they compute, where they are, and where they are not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.bench import Bench, imported, likeliest_kernel
+from tests.quantised_models import network
+from tunefarm.devices.cpu import cpu_features
+from tunefarm.devices.target import Target, parse_target
+from tunefarm.frontend.program import Program
+
+pytestmark = pytest.mark.tvm
+
+WIDE = parse_target("llvm:mcpu=cascadelake:num-cores=2")
+NARROW = parse_target("llvm:mcpu=alderlake:num-cores=2")
+OLDER = parse_target("llvm:mcpu=x86-64-v3:num-cores=2")
+"""Without an instruction for fours."""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """Of a processor that multiplies fours."""
+    directory = tmp_path_factory.mktemp("quantised")
+    return imported(directory, network(directory / "m.onnx"), WIDE)
+
+
+@pytest.fixture(scope="module")
+def in_pairs(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """Of one that multiplies pairs."""
+    directory = tmp_path_factory.mktemp("pairs")
+    return imported(directory, network(directory / "m.onnx"), OLDER)
+
+
+def _tasks(program: Program):
+    return [task for task in program.tasks if "fours" in task.name or "pairs" in task.name]
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "types", "times"),
+    [("program", "fours", ("uint8", "int8"), 4), ("in_pairs", "pairs", ("int16", "int16"), 2)],
+)
+def test_every_product_but_that_of_single_channels_is_of_integers(
+    of: str, name: str, types: tuple[str, str], times: int, request: pytest.FixtureRequest
+) -> None:
+    program: Program = request.getfixturevalue(of)
+    assert program.precision == "int8"
+    names = [task.name for task in program.tasks]
+    assert sum(f"conv2d_{name}" in one for one in names) == 4
+    assert sum(f"matmul_{name}" in one for one in names) == 1
+    assert sum(one.startswith("conv2d_") and name not in one for one in names) == 1
+    for task in _tasks(program):
+        found = [arg.dtype for arg in task.args]
+        for one in types:
+            assert found.count(one) >= types.count(one)
+        assert task.fewest_flops == task.flops / times
+
+
+def test_numbers_of_8_bits_are_stored_in_16_for_products_by_whatever_makes_them(
+    in_pairs: Program,
+) -> None:
+    """But what is also read one channel at a time: that is in 8, and made wider on its own."""
+    reading = [task.name for task in in_pairs.tasks if task.args[0].dtype == "uint8"]
+    assert sorted(reading) == ["cast", "conv2d_add_quantize"]
+    making = [task for task in in_pairs.tasks if task.args[-1].dtype == "uint8"]
+    assert len(making) == 1
+    (pool,) = (task for task in in_pairs.tasks if task.name.startswith("max_pool"))
+    assert {arg.dtype for arg in pool.args} == {"int16"}
+
+
+@pytest.mark.parametrize(
+    ("of", "target", "feature", "widths"),
+    [("program", WIDE, "avx512_vnni", {8, 16}), ("in_pairs", OLDER, "avx2", {4, 8})],
+)
+def test_points_compute_what_the_untuned_kernel_computes(
+    of: str,
+    target: Target,
+    feature: str,
+    widths: set[int],
+    workers,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.register_tile import TILES, register_tile_space
+
+    if feature not in cpu_features():
+        pytest.skip(f"what they compute is not checked: this processor lacks {feature}")
+    program: Program = request.getfixturevalue(of)
+    lanes, befores = set(), set()
+    for task in _tasks(program):
+        bench = Bench(program, task, target, workers, tmp_path)
+        with np.load(bench.facts.reference) as made:
+            assert len(np.unique(made["out1"])) > 20, "nothing could be told from fewer"
+        space = register_tile_space(bench.workload, target)
+        assert space is not None, task.name
+        known = sorted(space.modelled(), key=lambda one: one.seconds)
+        picked = [known[0], known[-1], *random.Random(0).sample(known, 3)]
+        for number, one in enumerate(picked):
+            proposal = space.realise(one.point, number)
+            assert proposal is not None, (task.name, one.point)
+            assert replay.completed_by(proposal.trace).startswith(TILES)
+            assert space.locate(proposal.trace) == one.point
+            tile = space._tile(one.point.values)
+            lanes.add(tile.lanes)
+            befores.add(tile.before)
+            assert bench.check(proposal, str(number)).prepack is not None
+    assert lanes >= widths
+    assert len(befores) == 2
+
+
+def test_a_residue_is_read_where_it_is_added(program: Program) -> None:
+    """What is made of another tensor for the end of a kernel is no stage before its beginning."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.neighbours import sums_of
+
+    (task,) = (one for one in _tasks(program) if one.name.endswith("multiply_add_quantize"))
+    form = sums_of(replay.load_workload(program.workload(task.id)))
+    assert form is not None
+    assert [stage.name for stage in form.before] == ["pad_temp"]
+    assert form.copies
+
+
+def test_what_goes_on_in_floating_point_is_not_narrowed_between(program: Program) -> None:
+    """Quantised, and again in another scale for the concatenation: one of both is stored."""
+    from tunefarm.search import replay
+
+    (task,) = (one for one in _tasks(program) if one.args[-1].shape[-1] == 16)
+    text = replay.load_workload(program.workload(task.id))["main"].script()
+    assert text.count('T.Cast("uint8"') == 1
+    assert text.count("nearbyint") == 2
+
+
+@pytest.mark.parametrize(
+    ("of", "cpu", "instruction", "register"),
+    [
+        ("program", "cascadelake", "vpdpbusd", "zmm"),
+        ("program", "alderlake", "vpdpbusd", "ymm"),
+        ("in_pairs", "skylake-avx512", "vpmaddwd", "zmm"),
+        ("in_pairs", "x86-64-v3", "vpmaddwd", "ymm"),
+        ("in_pairs", "x86-64", "pmaddwd", "xmm"),
+    ],
+)
+def test_the_instruction_is_there(
+    of: str, cpu: str, instruction: str, register: str, request: pytest.FixtureRequest
+) -> None:
+    """In vectors as wide as the processor has them."""
+    import tvm
+
+    from tunefarm.measure.lowering import pipeline
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.register_tile import register_tile_space
+
+    target = parse_target(f"llvm:mcpu={cpu}:num-cores=2")
+    program: Program = request.getfixturevalue(of)
+    task = next(one for one in _tasks(program) if one.args[-1].shape[-1] == 64)
+    workload = replay.load_workload(program.workload(task.id))
+    kernel = likeliest_kernel(workload, register_tile_space(workload, target), target)
+    built = tvm.tirx.build(kernel, replay.tvm_target(target), pipeline=pipeline(target))
+    text = built.inspect_source("asm")
+    assert any(instruction in line and register in line for line in text.splitlines())
+
+
+@pytest.mark.parametrize(("of", "target"), [("program", OLDER), ("in_pairs", WIDE)])
+def test_other_neighbours_than_the_processor_multiplies_have_no_tiles(
+    of: str, target: Target, request: pytest.FixtureRequest
+) -> None:
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.register_tile import register_tile_space
+
+    program: Program = request.getfixturevalue(of)
+    for task in _tasks(program):
+        assert register_tile_space(replay.load_workload(program.workload(task.id)), target) is None
+
+
+def test_kernels_that_round_inside_say_so(program: Program) -> None:
+    assert {task.rounds for task in program.tasks if "_quantize" in task.name} == {True}
+    assert not any(task.rounds for task in program.tasks if "quantize" not in task.name)
+
+
+@pytest.mark.parametrize("together", [2, 4])
+def test_weights_lie_in_groups(together: int) -> None:
+    from tunefarm.frontend.relax.integer_products import Instructions
+
+    weights = np.arange(2 * 6 * 8, dtype=np.int8).reshape(2, 6, 8)
+    stored = "int16" if together == 2 else ""
+    how = Instructions("name", "uint8", stored, 4, together, together)
+    packed = how.packed(weights)
+    assert packed.dtype == (stored or "int8")
+    assert packed.shape == (2, -(-6 // together), 8, together)
+    assert packed[1, 0, 5].tolist() == weights[1, :together, 5].tolist()
+    last = weights[1, together * (6 // together) :, 5] if 6 % together else weights[1, 4:, 5]
+    assert packed[1, -1, 5].tolist() == [*last, *([0] * (-6 % together))]
