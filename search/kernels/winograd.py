@@ -8,6 +8,9 @@ they are packed.
 
 This is another algorithm for the same kernel, not a schedule of its text: `winograd` rewrites the
 text, and a schedule of the new one follows.
+
+Pairs of integers (`spaces.neighbours`) are done so in floating point, at most twice as slowly as
+they are multiplied otherwise, and what comes out is rounded to whole numbers.
 """
 
 from __future__ import annotations
@@ -20,9 +23,12 @@ from typing import Any
 from tvm import te, tirx
 from tvm.sym import Analyzer
 
+from tunefarm.devices.neighbours import FOUR
+from tunefarm.frontend.dtypes import BYTES_KEPT
 from tunefarm.search.kernels.cook_toom import Matrix, filtering
 from tunefarm.search.kernels.splice import renamed, spliced
-from tunefarm.search.spaces.form import Reduction, load_of, reduction_of, sums_from_zero
+from tunefarm.search.spaces.form import Reduction, load_of, sums_from_zero
+from tunefarm.search.spaces.neighbours import sums_of
 
 TAPS = (3, 5)
 """Sides of the filters for which it pays."""
@@ -65,19 +71,20 @@ class Convolution:
 
 def convolution_of(workload: Any) -> Convolution | None:
     """`workload` as a convolution that can be rewritten, None where it is something else."""
-    form = reduction_of(workload)
-    if form is None or form.other is None or not form.product:
+    form = sums_of(workload)
+    if form is None or form.other is None or not form.product or form.terms == FOUR:
         return None
     if len(form.spatial) != 4 or len(form.reductions) != 3:
         return None
     if len(form.before) + len(form.copies) > 1:
         return None
-    image, filters = form.other.shape, form.vector
+    *outer, depth = form.other.shape
+    image, filters = (*outer, depth * form.terms), form.vector
     if len(image) != 4 or not filters.free:
         return None
     n, y, x, k = form.spatial
     r, s, c = form.reductions
-    taps, channels = form.extent(r), form.extent(c)
+    taps, channels = form.extent(r), form.extent(c) * form.terms
     if filters.plain != (r, s, c, k) or form.extent(s) != taps or taps not in TAPS:
         return None
     results = (image[0], image[1] - taps + 1, image[2] - taps + 1)
@@ -97,6 +104,8 @@ def _reads_as(convolution: Convolution) -> bool:
     r, s, c = (axes[place] for place in form.reductions)
     whole = convolution.channels == convolution.image[3]
     channel = c if whole else tirx.floordiv(k, convolution.group) * convolution.channels + c
+    if form.terms > 1:
+        channel = c * form.terms + axes[-1]
     known = Analyzer()
     for variable in form.block.node.iter_vars:
         known.bind(variable.var, variable.dom)
@@ -143,21 +152,31 @@ def _stages(convolution: Convolution, size: int) -> Any:
     points = size + taps - 1
     tiles = batch * down * across
     of = filtering(size, taps)
-    image = te.placeholder((batch, rows, columns, depth), name="image")
-    weights = te.placeholder((taps, taps, channels, filters), name="weights")
+    terms = convolution.form.terms
+    kind = BYTES_KEPT if terms > 1 else "float32"
+    groups = (channels // terms, filters, *([terms] if terms > 1 else []))
+    image = te.placeholder((batch, rows, columns, depth), kind, "image")
+    weights = te.placeholder((taps, taps, *groups), kind, "weights")
     whole = (down * size + taps - 1, across * size + taps - 1) == (rows, columns)
+
+    def as_float(value: Any) -> Any:
+        return value.astype("float32") if terms > 1 else value
 
     def pixel(p: Any, i: Any, j: Any, c: Any) -> Any:
         y, x = p // across % down * size + i, p % across * size + j
-        read = image[p // (down * across), y, x, c]
+        read = as_float(image[p // (down * across), y, x, c])
         if whole:
             return read
         inside = tirx.all(y < rows, x < columns)
         return tirx.if_then_else(inside, read, tirx.const(0.0, "float32"))
 
+    def tap(r: Any, s: Any, c: Any, k: Any) -> Any:
+        within = (c // terms, k, c % terms) if terms > 1 else (c, k)
+        return as_float(weights(r, s, *within))
+
     filter_rows = te.compute(
         (points, taps, channels, filters),
-        lambda i, s, c, k: _times(of.taps, i, lambda r: weights[r, s, c, k]),
+        lambda i, s, c, k: _times(of.taps, i, lambda r: tap(r, s, c, k)),
         name=FILTERS[0],
     )
     transformed = te.compute(
@@ -196,9 +215,15 @@ def _stages(convolution: Convolution, size: int) -> Any:
         lambda p, i, j, k: _times(of.output, j, lambda s: back_rows[p, i, s, k]),
         name=RESULT[1],
     )
+
+    def whole_number(value: Any) -> Any:
+        return tirx.nearbyint(value).astype("int32") if terms > 1 else value
+
     result = te.compute(
         (batch, rows - taps + 1, columns - taps + 1, filters),
-        lambda n, y, x, k: back[(n * down + y // size) * across + x // size, y % size, x % size, k],
+        lambda n, y, x, k: whole_number(
+            back[(n * down + y // size) * across + x // size, y % size, x % size, k]
+        ),
         name=RESULT[2],
     )
     return te.create_prim_func([image, weights, result], index_dtype_override="int64")

@@ -63,11 +63,12 @@ class Hardware:
 def for_integers(machine: Hardware, terms: int) -> Hardware:
     """The same processor where it multiplies integers, so many neighbours at once: the instruction
     reads weights from memory, or a register, but a broadcast from a register alone. Of pairs
-    another one adds the products, on units that multiply as well: three in the time of four (Zen 3,
-    measured)."""
+    another one adds the products: by a unit of its own in part (on a Zen 3 three are done in the
+    time of four, measured), or, of 512 bits, by those that multiply."""
     if terms == 1:
         return machine
-    fma = machine.fma * (0.75 if terms == PAIR else 1.0)
+    of_pairs = 0.75 if machine.lanes <= 8 else 0.5
+    fma = machine.fma * (of_pairs if terms == PAIR else 1.0)
     return dataclasses.replace(machine, broadcast_registers=1, fma=fma, loads=machine.loads or 2.0)
 
 

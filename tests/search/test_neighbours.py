@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench import Bench, imported, likeliest_kernel
-from tests.quantised_models import network
+from tests.bench import Bench, fitting, imported, likeliest_kernel
+from tests.quantised_models import Quantised, network
 from tunefarm.devices.cpu import cpu_features
 from tunefarm.devices.target import Target, parse_target
 from tunefarm.frontend.program import Program
@@ -175,6 +175,55 @@ def test_other_neighbours_than_the_processor_multiplies_have_no_tiles(
     program: Program = request.getfixturevalue(of)
     for task in _tasks(program):
         assert register_tile_space(replay.load_workload(program.workload(task.id)), target) is None
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """Of a network whose rows no good tile divides: 7x7 of them."""
+    directory, one = tmp_path_factory.mktemp("odd"), Quantised(seed=3)
+    x = one.rounded("x", 1 / 100, 120)
+    x = one.add("Conv", x, one.weights(32, 16, 3, 3), one.bias(32), pads=[1, 1, 1, 1])
+    x = one.rounded(one.add("Relu", x), 1 / 60)
+    x = one.rounded(one.add("Relu", one.add("Conv", x, one.weights(64, 32, 1, 1))), 1 / 40)
+    one.add("Conv", x, one.weights(16, 64, 1, 1))
+    one.nodes[-1].output[0] = "y"
+    model = one.model([("x", [1, 16, 7, 7])], [("y", [1, 16, 7, 7])])
+    path = directory / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    return imported(directory, path, OLDER)
+
+
+@pytest.mark.parametrize("family", ["overlapped", "winograd"])
+def test_pairs_are_done_as_floats_are(family: str, odd: Program, workers, tmp_path: Path) -> None:
+    """In tiles that overlap, and by minimal filtering, whose results are rounded to whole ones."""
+    from tunefarm.search.spaces.register_tile import overlapped_tile_space
+    from tunefarm.search.spaces.winograd import winograd_space
+
+    if "avx2" not in cpu_features():
+        pytest.skip("what they compute is not checked: this processor lacks avx2")
+    factory, kernels = {
+        "overlapped": (overlapped_tile_space, 2),
+        "winograd": (winograd_space, 1),
+    }[family]
+    found = list(fitting(odd, factory, OLDER, workers, tmp_path))
+    assert len(found) == kernels
+    for task, bench, space in found:
+        assert "pairs" in task.name
+        known = sorted(space.modelled(), key=lambda one: one.seconds)
+        for number, one in enumerate([known[0], random.Random(0).choice(known)]):
+            proposal = space.realise(one.point, number)
+            assert proposal is not None
+            assert space.locate(proposal.trace) == one.point
+            bench.check(proposal, str(number))
+
+
+def test_fours_are_not_filtered(program: Program) -> None:
+    """Their instruction does four times what one of floats does."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.winograd import winograd_space
+
+    for task in _tasks(program):
+        assert winograd_space(replay.load_workload(program.workload(task.id)), WIDE) is None
 
 
 def test_kernels_that_round_inside_say_so(program: Program) -> None:
