@@ -107,7 +107,7 @@ def disagreement(result: Array, reference: Array, allowed: Tolerance) -> str:
 
 
 STEP = 1 / 32
-"""How much of a result's scale a step of what a kernel rounds inside is, at the most: with something
+"""How much of a result's scale a step of what a kernel rounds inside is, at most: with something
 added, as a residue is, there are no steps in the result to compare with."""
 LEVELS, EACH = (8, 257), 8
 """How many values a result has that is of whole numbers of 8 bits, an end among them, and of each
