@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.frontend.importer import ImportRequest, import_model
-from tunefarm.frontend.program import Program, TuningTask
+from tunefarm.frontend.importer import ImportRequest, run_import
+from tunefarm.frontend.program import Program, TuningTask, load_program
 from tunefarm.measure.build import BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
@@ -21,7 +21,10 @@ PROTOCOL = Protocol(screen_samples=1, screen_s=1e-6, sample_s=1e-6)
 
 
 def imported(directory: Path, model: Path, target, layout: str | None = None) -> Program:
-    return import_model(ImportRequest(model, directory / "program", target, layout=layout))
+    """Here, not in a process of its own, which would load the compiler first."""
+    request = ImportRequest(model, directory / "program", target, layout=layout)
+    run_import(request)
+    return load_program(request.directory)
 
 
 def likeliest_kernel(workload: Any, space: Space | None, target: Target) -> Any:

@@ -1,4 +1,4 @@
-"""Numbers of 8 bits that are kept in 16, where products read them in 16.
+"""Numbers of 8 bits that are kept in 16, where products read them in 16 (needs TVM).
 
 A processor without instructions for four neighbours multiplies pairs of 16 bits
 (`integer_products`). What makes such numbers then stores them in 16, so that nothing has to make
@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.relax.transform import DeadCodeElimination
+from tvm.relax.transform import CanonicalizeBindings, DeadCodeElimination
 
 from tunefarm.frontend.dtypes import BYTES, BYTES_KEPT
 from tunefarm.frontend.pass_log import PassLog
@@ -31,11 +31,13 @@ _MOVES = (
 def keep_wide(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:
     """Every tensor of 8 bits that is made wider for a product, and that is made for it, in 16."""
     started = time.perf_counter()
-    graph = _Graph(module["main"])
+    canonical = CanonicalizeBindings()(module)  # one name for each tensor
+    main = canonical["main"]
+    graph = _Graph(main)
     if not graph.wide:
         return module
-    keeper = _Keeper(module, graph)
-    keeper.builder_.update_func(module.get_global_var("main"), keeper.visit_expr(module["main"]))
+    keeper = _Keeper(canonical, graph)
+    keeper.builder_.update_func(canonical.get_global_var("main"), keeper.visit_expr(main))
     module = DeadCodeElimination()(keeper.builder_.get())
     log.note("relax.keep_wide", started, f"tensors of 8 bits in 16: {len(graph.wide)}")
     return module

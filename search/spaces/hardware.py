@@ -63,13 +63,15 @@ class Hardware:
 def for_integers(machine: Hardware, terms: int) -> Hardware:
     """The same processor where it multiplies integers, so many neighbours at once: the instruction
     reads weights from memory, or a register, but a broadcast from a register alone. Of pairs
-    another one adds the products: by a unit of its own in part (on a Zen 3 three are done in the
-    time of four, measured), or, of 512 bits, by those that multiply."""
+    another one adds the products: by a unit of its own in part, or, of 512 bits, by those that
+    multiply. (On a Zen 3 three are done in the time of four, and tiles with many broadcasts are
+    slower than others by as much as if that held for those, too.)"""
     if terms == 1:
         return machine
-    of_pairs = 0.75 if machine.lanes <= 8 else 0.5
-    fma = machine.fma * (of_pairs if terms == PAIR else 1.0)
-    return dataclasses.replace(machine, broadcast_registers=1, fma=fma, loads=machine.loads or 2.0)
+    fma, loads = machine.fma, machine.loads or 2.0
+    if terms == PAIR:
+        fma, loads = fma * (0.75 if machine.lanes <= 8 else 0.5), 0.75 * loads
+    return dataclasses.replace(machine, broadcast_registers=1, fma=fma, loads=loads)
 
 
 # Common parts of each family. The prior orders points by them, and what is measured decides; only

@@ -246,14 +246,14 @@ def test_the_zoo_has_quantised_networks(tmp_path: Path, kind: str) -> None:
 @pytest.mark.tvm
 def test_a_transformers_products_are_all_of_integers(tmp_path: Path) -> None:
     """Also those that an exporter wrote with reshapes around them."""
+    from tests.bench import imported
     from tunefarm.devices.target import parse_target
-    from tunefarm.frontend.importer import ImportRequest, import_model
     from tunefarm.frontend.zoo.networks import write_zoo_model
 
     model = write_zoo_model("encoder", tmp_path / "m.onnx", dtype="uint8")
     assert "Reshape" in {node.op_type for node in _loaded(model).graph.node}
     target = parse_target("llvm:mcpu=cascadelake:num-cores=2")
-    program = import_model(ImportRequest(model, tmp_path / "program", target))
+    program = imported(tmp_path, model, target)
     by_constants = [one for one in program.tasks if "matmul" in one.name and one.flops > 1e8]
     assert len(by_constants) >= 4
     for task in by_constants:

@@ -157,8 +157,8 @@ def test_its_products_are_kernels_of_integers(tmp_path: Path) -> None:
 
 @pytest.mark.tvm
 def test_so_are_its_convolutions_with_channels_last(tmp_path: Path) -> None:
+    from tests.bench import imported
     from tunefarm.devices.target import parse_target
-    from tunefarm.frontend.importer import ImportRequest, import_model
 
     one, x = Dynamic(), "x"
     for channels in (8, 16):
@@ -172,8 +172,7 @@ def test_so_are_its_convolutions_with_channels_last(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(model.SerializeToString())
     target = parse_target("llvm:mcpu=cascadelake:num-cores=2")
-    request = ImportRequest(path, tmp_path / "program", target, layout="NHWC")
-    tasks = import_model(request).tasks
+    tasks = imported(tmp_path, path, target, layout="NHWC").tasks
     assert sum(task.weight for task in tasks if "conv2d_fours" in task.name) == 2, tasks
 
 

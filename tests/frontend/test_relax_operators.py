@@ -9,9 +9,9 @@ import onnxruntime
 import pytest
 
 from tests import models
+from tests.bench import imported
 from tests.frontend.test_onnx import asked_for_its_size
 from tunefarm.devices.target import parse_target
-from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.frontend.program import Program
 
 pytestmark = pytest.mark.tvm
@@ -23,7 +23,7 @@ def test_activations_leave_channels_last(tmp_path: Path, opset: int) -> None:
     """The image is turned at either end of the network, and nowhere between; and every activation
     is in the kernel of the convolution before it."""
     path = models.rectified(tmp_path / "m.onnx", opset)
-    program = import_model(ImportRequest(path, tmp_path / "program", TARGET))
+    program = imported(tmp_path, path, TARGET)
     assert program.evidence["layout"] == "NHWC"
     others = [task.name for task in program.tasks if not task.name.startswith("conv2d")]
     assert others == ["transpose", "transpose"]
@@ -36,7 +36,7 @@ def test_normalised_instances_leave_channels_last(tmp_path: Path) -> None:
     from tunefarm.search.spaces import design_space
 
     path = models.instances(tmp_path / "m.onnx")
-    program = import_model(ImportRequest(path, tmp_path / "program", TARGET))
+    program = imported(tmp_path, path, TARGET)
     assert program.evidence["layout"] == "NHWC"
     for task in program.tasks:
         workload = replay.load_workload(program.workload(task.id))
@@ -49,7 +49,7 @@ def test_a_model_may_ask_for_its_own_size(tmp_path: Path) -> None:
     """And say it: one of its outputs is a shape."""
     path = tmp_path / "m.onnx"
     path.write_bytes(asked_for_its_size().SerializeToString())
-    program = import_model(ImportRequest(path, tmp_path / "program", TARGET))
+    program = imported(tmp_path, path, TARGET)
     assert [(one.shape, one.dtype) for one in program.outputs] == [
         ((2, 12), "float32"),
         ((2,), "int64"),

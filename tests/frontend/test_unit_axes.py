@@ -232,7 +232,7 @@ def test_any_chain_computes_the_same(steps: list[str], data: st.DataObject) -> N
 
 @pytest.mark.tvm
 def test_what_follows_a_product_is_in_its_kernel(tmp_path: Path, target) -> None:
-    from tunefarm.frontend.importer import ImportRequest, import_model
+    from tests.bench import imported
 
     def kernels(around: bool) -> int:
         net = Net((1, ROWS, WIDE))
@@ -242,6 +242,6 @@ def test_what_follows_a_product_is_in_its_kernel(tmp_path: Path, target) -> None
         made = net.do("Add", net.shaped(made, 1, ROWS, 5) if around else made, net.weights(5))
         model = tmp_path / f"{around}.onnx"
         onnx.save(net.model(net.do("Relu", made)), model)
-        return len(import_model(ImportRequest(model, tmp_path / str(around), target)).tasks)
+        return len(imported(tmp_path / str(around), model, target).tasks)
 
     assert kernels(around=True) == kernels(around=False) == 1

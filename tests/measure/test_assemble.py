@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.bench import imported
 from tunefarm.measure import weights
 
 pytestmark = pytest.mark.tvm
@@ -106,12 +107,11 @@ def test_weights_that_all_steps_read_are_packed_once(tmp_path: Path) -> None:
 
     from tests import models
     from tunefarm.devices.probe import probe
-    from tunefarm.frontend.importer import ImportRequest, import_model
     from tunefarm.measure.model import CompiledModel
 
     target = probe()[0].target
     path = models.recurrent(tmp_path / "m.onnx", steps=12, units=64)
-    program = import_model(ImportRequest(path, tmp_path / "program", target))
+    program = imported(tmp_path, path, target)
     library = tmp_path / "model.so"
     _tuned(program, target, library)
     held = sum(array.nbytes for array in weights.load(weights.beside(library)))
@@ -130,7 +130,6 @@ def test_images_with_zeros_around_them_pass_from_kernel_to_kernel(tmp_path: Path
 
     from tests.spelled import model_of, random
     from tunefarm.devices.probe import probe
-    from tunefarm.frontend.importer import ImportRequest, import_model
     from tunefarm.measure.model import CompiledModel
 
     target = probe()[0].target
@@ -155,7 +154,7 @@ def test_images_with_zeros_around_them_pass_from_kernel_to_kernel(tmp_path: Path
     x = np.random.default_rng(0).normal(size=(1, 8, 24, 24)).astype(np.float32)
     path = tmp_path / "m.onnx"
     path.write_bytes(model_of(nodes, {"x": x}, ["y"], constants).SerializeToString())
-    program = import_model(ImportRequest(path, tmp_path / "program", target))
+    program = imported(tmp_path, path, target)
     assert sum(task.name.endswith("halo") for task in program.tasks) == 2
     library = tmp_path / "model.so"
     _tuned(program, target, library)
@@ -171,13 +170,12 @@ def test_kernels_without_blocks_are_built(tmp_path: Path) -> None:
 
     from tests import models
     from tunefarm.devices.target import parse_target
-    from tunefarm.frontend.importer import ImportRequest, import_model
     from tunefarm.measure.assemble import AssembleRequest, assemble
     from tunefarm.measure.model import CompiledModel
 
     target = parse_target("llvm")
     path = models.scattered(tmp_path / "m.onnx")
-    program = import_model(ImportRequest(path, tmp_path / "program", target))
+    program = imported(tmp_path, path, target)
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     (wanted,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
     for name, module in (("untuned", program.baseline), ("tuned", program.module)):

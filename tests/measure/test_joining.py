@@ -10,8 +10,8 @@ import onnxruntime
 import pytest
 
 from tests import models
+from tests.bench import imported
 from tunefarm.devices.probe import probe
-from tunefarm.frontend.importer import ImportRequest, import_model
 from tunefarm.measure.assemble import AssembleRequest, assemble
 from tunefarm.measure.facts import PART
 from tunefarm.measure.gate import Array
@@ -70,7 +70,7 @@ def test_parts_that_nothing_else_reads_are_written_in_place(tmp_path: Path) -> N
 
     target = probe()[0].target
     path = models.branches(tmp_path / "m.onnx")
-    program = import_model(ImportRequest(path, tmp_path / "program", target))
+    program = imported(tmp_path, path, target)
     traces = []
     for task in program.tasks:
         if task.flops and len(traces) < 4:  # the others stay untuned
