@@ -21,8 +21,11 @@ PROTOCOL = Protocol(screen_samples=1, screen_s=1e-6, sample_s=1e-6)
 
 
 def imported(directory: Path, model: Path, target, layout: str | None = None) -> Program:
+    return program_of(ImportRequest(model, directory / "program", target, layout=layout))
+
+
+def program_of(request: ImportRequest) -> Program:
     """Here, not in a process of its own, which would load the compiler first."""
-    request = ImportRequest(model, directory / "program", target, layout=layout)
     run_import(request)
     return load_program(request.directory)
 

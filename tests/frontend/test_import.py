@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import models, refused
+from tests.bench import program_of
 from tunefarm.devices.target import parse_target
 from tunefarm.errors import InvalidModel, UnsupportedModel
 from tunefarm.frontend.importer import ImportRequest, import_model, out_of_memory
@@ -121,7 +122,7 @@ def test_what_cannot_be_computed_is_refused(
 
 def test_a_row_is_divided_once(tmp_path: Path) -> None:
     """By a quotient that the whole row shares: softmax, and three averages by a number."""
-    program = import_model(
+    program = program_of(
         ImportRequest(models.kernels(tmp_path / "k.onnx"), tmp_path / "program", TARGET)
     )
     passes = {one["pass"]: one["detail"] for one in program.evidence["passes"]}
@@ -138,7 +139,7 @@ def test_no_processor_calls_a_library_for_each_element(
 
     model = models.transcendent(tmp_path / "m.onnx")
     wanted = completed(parse_target(target)) if left else TARGET
-    program = import_model(ImportRequest(model, tmp_path / "program", wanted))
+    program = program_of(ImportRequest(model, tmp_path / "program", wanted))
     texts = [load_workload(program.workload(task.id)).script() for task in program.tasks]
     for name in ("T.exp(", "T.sigmoid(", "T.tanh(", "T.erf("):
         assert any(name in text for text in texts) == left, name
@@ -168,7 +169,7 @@ def test_an_operator_that_is_an_error_function_calls_no_library_either(
     graph = helper.make_graph(nodes, "g", [x], [y], [weights])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     onnx.save(model, tmp_path / "m.onnx")
-    program = import_model(ImportRequest(tmp_path / "m.onnx", tmp_path / "program", TARGET))
+    program = program_of(ImportRequest(tmp_path / "m.onnx", tmp_path / "program", TARGET))
     (task,) = program.tasks
     text = load_workload(program.workload(task.id)).script()
     assert not any(name in text for name in ("T.erf(", "T.tanh(", "T.pow(", "T.exp("))
@@ -195,7 +196,7 @@ def test_what_stands_for_an_error_function_is_near_it() -> None:
 
 def test_what_is_not_read_of_a_table_is_not_on_a_kernels_roof(tmp_path: Path) -> None:
     """Or a job would take its times for impossible ones, and not begin."""
-    program = import_model(
+    program = program_of(
         ImportRequest(models.embedded(tmp_path / "m.onnx"), tmp_path / "program", TARGET)
     )
     table = next(task for task in program.tasks if "take" in task.name)
@@ -234,7 +235,7 @@ def test_of_a_result_all_is_needed_and_of_a_stage_what_is_asked_for() -> None:
 
 
 def test_a_power_that_roots_make_is_none(tmp_path: Path) -> None:
-    program = import_model(
+    program = program_of(
         ImportRequest(models.normalised(tmp_path / "m.onnx"), tmp_path / "program", TARGET)
     )
     passes = {one["pass"]: one["detail"] for one in program.evidence["passes"]}
@@ -253,7 +254,7 @@ def test_a_channel_shuffle_is_read_where_it_lies(tmp_path: Path) -> None:
     from tunefarm.frontend.stored import load_program_module
 
     path = models.shuffled(tmp_path / "m.onnx")
-    program = import_model(ImportRequest(path, tmp_path / "program", TARGET))
+    program = program_of(ImportRequest(path, tmp_path / "program", TARGET))
     passes = {one["pass"]: one["detail"] for one in program.evidence["passes"]}
     assert program.evidence["layout"] == "NHWC"
     assert passes["relax.absorb_shuffles"] == "channel shuffles absorbed: 1"
@@ -298,7 +299,7 @@ def test_an_absorbed_shuffle_is_no_credit_for_another(tmp_path: Path) -> None:
         onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 8, 5, 5])
     )
     onnx.save(model, tmp_path / "three.onnx")
-    program = import_model(ImportRequest(tmp_path / "three.onnx", tmp_path / "program", TARGET))
+    program = program_of(ImportRequest(tmp_path / "three.onnx", tmp_path / "program", TARGET))
     assert program.evidence["layout"] == "NCHW"
 
 
@@ -312,7 +313,7 @@ def test_a_layout_that_would_leave_transposes_inside_is_another_one(tmp_path: Pa
 
     path = models.rows_inside(tmp_path / "m.onnx")
     programs = {
-        layout: import_model(
+        layout: program_of(
             ImportRequest(path, tmp_path / f"program-{layout}", TARGET, layout=layout)
         )
         for layout in (None, "NCHW", "NHWC")
