@@ -17,11 +17,12 @@ from tunefarm.cli.common import json_option, show_json
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "float16", "bfloat16", "int8", "uint8", "dynamic"]),
+    type=click.Choice(["float32", "float16", "bfloat16", "int8", "uint8", "uint8-7bit", "dynamic"]),
     default="float32",
     show_default=True,
     help="Of the weights, and of what goes in and comes out; int8 and uint8: quantised, that being "
-    "the type of what lies between operators; dynamic: products of matrices, when it runs.",
+    "the type of what lies between operators; uint8-7bit: with weights of 7 bits, for processors "
+    "without VNNI; dynamic: products of matrices, when it runs.",
 )
 @json_option
 def command(name: str | None, output: Path | None, seed: int, dtype: str, as_json: bool) -> None:

@@ -7,7 +7,14 @@ from functools import lru_cache
 
 from tunefarm.devices.target import Target
 
-FOUR, PAIR = 4, 2
+Groups = tuple[int, ...]
+"""How terms are added up at once, outermost first."""
+FOURS: Groups = (4,)
+"""Four of 8 bits."""
+PAIRS: Groups = (2,)
+"""Two of 16 bits."""
+NARROW: Groups = (2, 2)
+"""Two pairs of 8 bits, each of which is added up in 16 bits first: where it fits them."""
 
 
 @dataclass(frozen=True)
@@ -15,20 +22,21 @@ class Neighbours:
     """How a processor multiplies integers.
 
     Attributes:
-        terms: that are added up at once: `FOUR` of 8 bits, or a `PAIR` of 16.
-        lanes: such sums of its widest vector.
+        groups: that it has instructions for, best first.
+        lanes: sums of its widest vector.
     """
 
-    terms: int
+    groups: tuple[Groups, ...]
     lanes: int
 
 
 _BEST_FIRST = (
-    ("avx512vnni", Neighbours(FOUR, 16)),
-    ("avxvnni", Neighbours(FOUR, 8)),
-    ("avx512bw", Neighbours(PAIR, 16)),
-    ("avx2", Neighbours(PAIR, 8)),
-    ("sse2", Neighbours(PAIR, 4)),
+    ("avx512vnni", Neighbours((FOURS,), 16)),
+    ("avxvnni", Neighbours((FOURS,), 8)),
+    ("avx512bw", Neighbours((NARROW, PAIRS), 16)),
+    ("avx2", Neighbours((NARROW, PAIRS), 8)),
+    ("ssse3", Neighbours((NARROW, PAIRS), 4)),
+    ("sse2", Neighbours((PAIRS,), 4)),
 )
 """By the compiler's name of the feature."""
 

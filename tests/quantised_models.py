@@ -72,10 +72,11 @@ class Quantised:
     Args:
         kind: of the numbers, ``uint8`` or ``int8``.
         seed: of weights, scales and zeros.
+        most: the largest weight.
     """
 
-    def __init__(self, kind: str = "uint8", seed: int = 0) -> None:
-        self.kind = kind
+    def __init__(self, kind: str = "uint8", seed: int = 0, most: int = 127) -> None:
+        self.kind, self.most = kind, most
         self.draw = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
@@ -100,9 +101,9 @@ class Quantised:
 
     def weights(self, *shape: int, axis: int = 0) -> str:
         """Constants of int8, with a scale for each index along an axis."""
-        numbers = self.draw.integers(-127, 128, shape).astype(np.int8)
+        numbers = self.draw.integers(-self.most, self.most + 1, shape).astype(np.int8)
         scale = self.draw.uniform(0.5, 2.0, shape[axis]) / (
-            60 * np.sqrt(numbers.size / shape[axis])
+            60 * self.most / 127 * np.sqrt(numbers.size / shape[axis])
         )
         zeros = self.constant(np.zeros(shape[axis], np.int8))
         scales = self.constant(scale.astype(np.float32))
@@ -125,10 +126,12 @@ class Quantised:
         return model
 
 
-def network(path: Path, kind: str = "uint8", size: int = 14, seed: int = 0) -> Path:
+def network(
+    path: Path, kind: str = "uint8", size: int = 14, seed: int = 0, most: int = 127
+) -> Path:
     """Padded by a zero that is none, with channels that are no fours; a pool, a residue, a
     concatenation of two scales, one channel at a time, and a product of matrices behind a mean."""
-    one = Quantised(kind, seed)
+    one = Quantised(kind, seed, most)
     x = one.rounded("x", 1 / 100, 120)
     x = one.add("Conv", x, one.weights(32, 3, 3, 3), one.bias(32), pads=[1, 1, 1, 1])
     x = one.rounded(one.add("Relu", x), 1 / 60)

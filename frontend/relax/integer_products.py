@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from tvm import te, tirx, topi
 
 from tunefarm.devices.gpu import arch_of
-from tunefarm.devices.neighbours import FOUR, neighbours_of
+from tunefarm.devices.neighbours import FOURS, NARROW, PAIRS, Groups, neighbours_of
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import BYTES_KEPT
 
@@ -46,7 +47,7 @@ class Instructions:
         stored: what both operands are of when they are read; empty: the data as it is, the weights
             of 8 bits.
         columns: that they take at once, at the least: the result's are a multiple of them.
-        terms: that are added up at once; 1 where the weights are read in lines.
+        groups: how terms are added up at once; none where the weights are read in lines.
         filled: what the number of terms is a multiple of; on a GPU, what is copied at once at the
             least.
     """
@@ -55,33 +56,54 @@ class Instructions:
     data: str
     stored: str
     columns: int
-    terms: int
+    groups: Groups
     filled: int
+
+    def take(self, weights: Weights) -> bool:
+        """Whether they are exact with these weights."""
+        return self.groups != NARROW or _pairs_fit(weights)
 
     def packed(self, weights: Weights) -> Weights:
         """As the kernel reads them, filled up with zeros."""
         wide = weights.astype(self.stored) if self.stored else weights
         before = [(0, 0)] * (wide.ndim - 2)
         whole = np.pad(wide, [*before, (0, -wide.shape[-2] % self.filled), (0, 0)])
-        return in_lines(whole) if self.terms == 1 else in_groups(whole, self.terms)
+        return in_groups(whole, self.groups) if self.groups else in_lines(whole)
 
 
-def instructions_of(target: Target) -> Instructions | None:
-    """None where it has none."""
+_BY_GROUPS = {
+    FOURS: Instructions("fours", "uint8", "", 4, FOURS, 4),
+    NARROW: Instructions("narrow", "uint8", "", 4, NARROW, 4),
+    PAIRS: Instructions("pairs", "uint8", BYTES_KEPT, 4, PAIRS, 2),
+}
+_LINES = Instructions("lines", "int8", "", 8, (), 4)
+
+
+def instructions_of(target: Target) -> tuple[Instructions, ...]:
+    """All that it has, best first."""
     known = neighbours_of(target)
     if known is not None:
-        name, stored = ("fours", "") if known.terms == FOUR else ("pairs", BYTES_KEPT)
-        return Instructions(name, "uint8", stored, 4, known.terms, known.terms)
-    if target.kind == "cuda" and "int8" in arch_of(target).tensor_cores:
-        return Instructions("lines", "int8", "", 8, 1, 4)
-    return None
+        return tuple(_BY_GROUPS[groups] for groups in known.groups)
+    tensor_cores = target.kind == "cuda" and "int8" in arch_of(target).tensor_cores
+    return (_LINES,) if tensor_cores else ()
 
 
-def in_groups(weights: Weights, together: int) -> Weights:
-    """(..., terms, columns) as (..., terms / together, columns, together)."""
+def _pairs_fit(weights: Weights) -> bool:
+    """Whether 16 bits hold any two neighbouring numbers without a sign times these, added up."""
+    odd = weights.shape[-2] % 2
+    filled = np.pad(weights, [(0, 0)] * (weights.ndim - 2) + [(0, odd), (0, 0)]).astype(np.int32)
+    first, second = filled[..., 0::2, :], filled[..., 1::2, :]
+    above = np.maximum(first, 0) + np.maximum(second, 0)
+    below = np.minimum(first, 0) + np.minimum(second, 0)
+    ends = np.iinfo(np.int16)
+    return bool(255 * above.max(initial=0) <= ends.max and 255 * below.min(initial=0) >= ends.min)
+
+
+def in_groups(weights: Weights, groups: Groups) -> Weights:
+    """(..., terms, columns) as (..., groups, columns, and those of a group)."""
     *outer, terms, columns = weights.shape
-    split = weights.reshape(*outer, terms // together, together, columns)
-    return np.ascontiguousarray(np.swapaxes(split, -1, -2))
+    split = weights.reshape(*outer, terms // prod(groups), *groups, columns)
+    return np.ascontiguousarray(np.moveaxis(split, -1, len(outer) + 1))
 
 
 def in_lines(weights: Weights) -> Weights:
@@ -102,10 +124,10 @@ def padded(data: Any, padding: Sequence[int], zero: int, multiple: int) -> Any:
     return topi.nn.pad(data, before, after, pad_value=value, name="pad_temp")
 
 
-def convolved(image: Any, weights: Any, window: Window, terms: int) -> Any:
+def convolved(image: Any, weights: Any, window: Window, groups: Groups) -> Any:
     """A convolution of an image that has all around it that it needs, as 32-bit sums."""
-    if terms > 1:
-        down, across, depth, columns, _ = (int(size) for size in weights.shape)
+    if groups:
+        down, across, depth, columns, *_ = (int(size) for size in weights.shape)
     else:
         columns, down, across, depth = (int(size) for size in weights.shape)
     height, width = (
@@ -115,7 +137,7 @@ def convolved(image: Any, weights: Any, window: Window, terms: int) -> Any:
         for axis, size in enumerate((down, across))
     )
     ry, rx = te.reduce_axis((0, down), name="ry"), te.reduce_axis((0, across), name="rx")
-    axes, channel, weight = _terms(weights, depth, terms, "rc")
+    axes, channel, weight = _terms(weights, depth, groups, "rc")
 
     def sums(n: Any, y: Any, x: Any, f: Any) -> Any:
         (sy, sx), (dy, dx) = window.strides, window.dilation
@@ -125,11 +147,11 @@ def convolved(image: Any, weights: Any, window: Window, terms: int) -> Any:
     return te.compute((image.shape[0], height, width, columns), sums, name="conv2d")
 
 
-def multiplied(rows: Any, weights: Any, terms: int) -> Any:
+def multiplied(rows: Any, weights: Any, groups: Groups) -> Any:
     """A product of (..., M, K) rows, as 32-bit sums."""
     sizes = [int(size) for size in weights.shape]
-    depth, columns = (sizes[0], sizes[1]) if terms > 1 else (sizes[1], sizes[0])
-    axes, term, weight = _terms(weights, depth, terms, "k")
+    depth, columns = (sizes[0], sizes[1]) if groups else (sizes[1], sizes[0])
+    axes, term, weight = _terms(weights, depth, groups, "k")
 
     def sums(*place: Any) -> Any:
         *row, column = place
@@ -138,15 +160,17 @@ def multiplied(rows: Any, weights: Any, terms: int) -> Any:
     return te.compute((*rows.shape[:-1], columns), sums, name="matmul")
 
 
-def _terms(weights: Any, depth: int, together: int, name: str) -> tuple[list[Any], Any, Any]:
+def _terms(weights: Any, depth: int, groups: Groups, name: str) -> tuple[list[Any], Any, Any]:
     """The axes of the terms, the place of one in the data, and a weight by its column and its place
     in the window."""
     outer = te.reduce_axis((0, depth), name=name)
-    if together == 1:
+    if not groups:
         return [outer], outer, lambda column, *place: weights(column, *place, outer)
-    inner = te.reduce_axis((0, together), name="neighbour")
-    term = outer * together + inner
-    return [outer, inner], term, lambda column, *place: weights(*place, outer, column, inner)
+    inner = [te.reduce_axis((0, size), name="neighbour") for size in groups]
+    term = outer * prod(groups)
+    for place, axis in enumerate(inner):
+        term += axis * prod(groups[place + 1 :])
+    return [outer, *inner], term, lambda column, *place: weights(*place, outer, column, *inner)
 
 
 def _sum_of(number: Any, weight: Any, axes: list[Any]) -> Any:

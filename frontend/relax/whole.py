@@ -10,6 +10,7 @@ model is right as it is.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,12 +67,12 @@ class _Data:
 class _Gatherer(PyExprMutator):  # type: ignore[misc]
     """
     Args:
-        instructions: of the target, None where it has none.
+        instructions: of the target, best first.
         single: whether convolutions of one channel at a time read 8 bits.
     """
 
     def __init__(
-        self, module: tvm.IRModule, instructions: Instructions | None, single: bool
+        self, module: tvm.IRModule, instructions: Sequence[Instructions], single: bool
     ) -> None:
         super().__init__(module)
         self._instructions, self._single = instructions, single
@@ -89,9 +90,8 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         if convolution and int(call.attrs.groups) > 1:
             return self._of_single_channels(call, data) if self._single else call
         weights = _whole_constant(call.args[1])
-        if weights is None or not self._fits(call, data, weights):
-            return call
-        return self._kernel(call, data, weights)
+        known = self._fitting(call, data, weights) if weights is not None else None
+        return call if known is None else self._kernel(call, data, weights, known)
 
     def _data(self, value: Any) -> _Data | None:
         """What `value` is made of, where that is numbers of 8 bits and nothing but."""
@@ -113,17 +113,19 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
     def _made_by(self, value: Any) -> Any:
         return self.lookup_binding(value) if isinstance(value, relax.Var) else value
 
-    def _fits(self, call: Any, data: _Data, weights: Weights) -> bool:
-        known = self._instructions
-        return (
-            known is not None
-            and data.dtype == known.data
-            and weights.shape[-1] % known.columns == 0
-            and _in_32_bits(data, weights)
-            and (
-                is_call(call, "relax.nn.conv2d") or (weights.ndim == 2 and len(call.ty.shape) >= 2)
-            )
+    def _fitting(self, call: Any, data: _Data, weights: Weights) -> Instructions | None:
+        """The best that are for such a product."""
+        plain = is_call(call, "relax.matmul")
+        if not _in_32_bits(data, weights) or (
+            plain and (weights.ndim != 2 or len(call.ty.shape) < 2)
+        ):
+            return None
+        fit = (
+            known
+            for known in self._instructions
+            if data.dtype == known.data and weights.shape[-1] % known.columns == 0
         )
+        return next((known for known in fit if known.take(weights)), None)
 
     def _of_single_channels(self, call: Any, data: _Data) -> Any:
         window, groups = _window(call.attrs), int(call.attrs.groups)
@@ -137,10 +139,8 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         self.read += 1
         return self.builder_.call_te(made, data.numbers, call.args[1], primfunc_name_hint="conv2d")
 
-    def _kernel(self, call: Any, data: _Data, weights: Weights) -> Any:
+    def _kernel(self, call: Any, data: _Data, weights: Weights, known: Instructions) -> Any:
         """The kernel's sums, less what the data's zero adds to each column, in float32."""
-        known = self._instructions
-        assert known is not None, "it fits none"
         convolution = is_call(call, "relax.nn.conv2d")
         window = _window(call.attrs) if convolution else Window((1, 1), (1, 1), (0,) * 4)
 
@@ -151,15 +151,15 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         def made(numbers: Any, constants: Any) -> Any:
             numbers = filled(numbers)
             if convolution:
-                return convolved(numbers, constants, window, known.terms)
-            return multiplied(numbers, constants, known.terms)
+                return convolved(numbers, constants, window, known.groups)
+            return multiplied(numbers, constants, known.groups)
 
         emit, op = self.builder_.emit, relax.op
         numbers, packed = data.numbers, relax.const(known.packed(weights))
         if known.stored:
             numbers = self._wide(numbers, known.stored)
         fills = int(numbers.ty.shape[-1]) % known.filled > 0
-        if known.terms == 1 and (fills or (data.zero and any(window.padding))):
+        if not known.groups and (fills or (data.zero and any(window.padding))):
             # Copies of whole pieces put nothing but zeros around an image, and no channels in it.
             numbers = emit(self.builder_.call_te(filled, numbers, primfunc_name_hint="pad"))
             window = Window(window.strides, window.dilation, (0,) * 4)

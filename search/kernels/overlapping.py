@@ -124,7 +124,8 @@ def _stages(form: Reduction, rows: int, across: bool) -> Any:
     vector, other = form.vector, form.other
     assert other is not None
     data, weights = _placeholder(form, other, "data"), _placeholder(form, vector, "weights")
-    neighbours = [len(form.block.axes) - 1] if form.terms > 1 else []
+    axes_of_block = len(form.block.axes)
+    neighbours = range(axes_of_block - len(form.groups), axes_of_block)
     sums = {
         axis: te.reduce_axis((0, form.extent(axis)), name=form.block.axes[axis].name)
         for axis in (*form.reductions, *neighbours)

@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from tvm import te, tirx
 from tvm.sym import Analyzer
 
-from tunefarm.devices.neighbours import FOUR
-from tunefarm.frontend.dtypes import BYTES_KEPT
+from tunefarm.devices.neighbours import FOURS
 from tunefarm.search.kernels.cook_toom import Matrix, filtering
 from tunefarm.search.kernels.splice import renamed, spliced
 from tunefarm.search.spaces.form import Reduction, load_of, sums_from_zero
@@ -72,7 +72,7 @@ class Convolution:
 def convolution_of(workload: Any) -> Convolution | None:
     """`workload` as a convolution that can be rewritten, None where it is something else."""
     form = sums_of(workload)
-    if form is None or form.other is None or not form.product or form.terms == FOUR:
+    if form is None or form.other is None or not form.product or form.groups == FOURS:
         return None
     if len(form.spatial) != 4 or len(form.reductions) != 3:
         return None
@@ -104,8 +104,10 @@ def _reads_as(convolution: Convolution) -> bool:
     r, s, c = (axes[place] for place in form.reductions)
     whole = convolution.channels == convolution.image[3]
     channel = c if whole else tirx.floordiv(k, convolution.group) * convolution.channels + c
-    if form.terms > 1:
-        channel = c * form.terms + axes[-1]
+    if form.groups:
+        channel = c * form.terms
+        for place, axis in enumerate(axes[-len(form.groups) :]):
+            channel += axis * prod(form.groups[place + 1 :])
     known = Analyzer()
     for variable in form.block.node.iter_vars:
         known.bind(variable.var, variable.dom)
@@ -152,11 +154,12 @@ def _stages(convolution: Convolution, size: int) -> Any:
     points = size + taps - 1
     tiles = batch * down * across
     of = filtering(size, taps)
-    terms = convolution.form.terms
-    kind = BYTES_KEPT if terms > 1 else "float32"
-    groups = (channels // terms, filters, *([terms] if terms > 1 else []))
-    image = te.placeholder((batch, rows, columns, depth), kind, "image")
-    weights = te.placeholder((taps, taps, *groups), kind, "weights")
+    form = convolution.form
+    terms, groups = form.terms, form.groups
+    kinds = {r.source.name: str(r.source.dtype) for r in form.block.node.reads}
+    image_kind, kind = kinds[form.other.buffer], kinds[form.vector.buffer]  # type: ignore[union-attr]
+    image = te.placeholder((batch, rows, columns, depth), image_kind, "image")
+    weights = te.placeholder((taps, taps, channels // terms, filters, *groups), kind, "weights")
     whole = (down * size + taps - 1, across * size + taps - 1) == (rows, columns)
 
     def as_float(value: Any) -> Any:
@@ -171,8 +174,9 @@ def _stages(convolution: Convolution, size: int) -> Any:
         return tirx.if_then_else(inside, read, tirx.const(0.0, "float32"))
 
     def tap(r: Any, s: Any, c: Any, k: Any) -> Any:
-        within = (c // terms, k, c % terms) if terms > 1 else (c, k)
-        return as_float(weights(r, s, *within))
+        steps = [prod(groups[place + 1 :]) for place in range(len(groups))]
+        within = [c % terms // step % size for step, size in zip(steps, groups, strict=True)]
+        return as_float(weights(r, s, c // terms, k, *within))
 
     filter_rows = te.compute(
         (points, taps, channels, filters),

@@ -109,9 +109,8 @@ class Reduction:
         beyond: elementwise stages of another shape that read the last result, as a scale for every
             channel of an image is read.
         limits: per axis, the largest tile of it (a group's size, else the extent).
-        terms: that are added up at once: of floats one; of integers the block's last axis, which is
-            none of `reductions`, is one of so many neighbours, and shapes and strides of operands
-            count such groups.
+        groups: of integers, how terms are added up at once: the block's last axes, none of
+            `reductions`, are of such neighbours, and shapes and strides of operands count groups.
     """
 
     block: Stage
@@ -127,7 +126,12 @@ class Reduction:
     vector: Operand
     other: Operand | None
     limits: tuple[int, ...]
-    terms: int = 1
+    groups: tuple[int, ...] = ()
+
+    @property
+    def terms(self) -> int:
+        """That are added up at once: one, of floats."""
+        return prod(self.groups)
 
     def extent(self, axis: int) -> int:
         return self.block.axes[axis].extent

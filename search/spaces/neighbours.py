@@ -1,21 +1,22 @@
 """Products of integers, whose terms are added up two or four at a time, in the form of others.
 
-What `frontend.relax.whole` makes: 8 bits by 8 bits, or 16 by 16, summed in 32, the sum's last axis
-one of four neighbours or of two. Such neighbours are the 32 bits that a float is elsewhere, and are
-multiplied and added as a float is: tiles, the order of loops, the packing of weights and what the
-hardware model says of all of it are those of floats.
+What `frontend.relax.whole` makes: 8 bits by 8 bits, or 16 by 16, summed in 32, the sum's last axes
+of neighbours (`devices.neighbours`). Such neighbours are the 32 bits that a float is elsewhere, and
+are multiplied and added as a float is: tiles, the order of loops, the packing of weights and what
+the hardware model says of all of it are those of floats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from tunefarm.devices.neighbours import FOUR, PAIR, neighbours_of
+from tunefarm.devices.neighbours import FOURS, NARROW, PAIRS, Groups, neighbours_of
 from tunefarm.devices.target import Target
 from tunefarm.search.spaces.expressions import uses
 from tunefarm.search.spaces.form import (
@@ -31,14 +32,17 @@ from tunefarm.search.spaces.form import (
     sums_from_zero,
 )
 
-_TERMS = {("int32", "uint8", "int8"): FOUR, ("int32", "int16", "int16"): PAIR}
-"""By the types of sums, data and weights: how many are added up at once."""
+_GROUPS: dict[tuple[str, str, str], tuple[Groups, ...]] = {
+    ("int32", "uint8", "int8"): (FOURS, NARROW),
+    ("int32", "int16", "int16"): (PAIRS,),
+}
+"""By the types of sums, data and weights: how terms may be added up at once."""
 
 
 def computed_by(target: Target, form: Reduction) -> bool:
     """Whether a processor has an instruction for it: for floats each has."""
-    known = neighbours_of(target) if form.terms > 1 else None
-    return form.terms == 1 or (known is not None and known.terms == form.terms)
+    known = neighbours_of(target) if form.groups else None
+    return not form.groups or (known is not None and form.groups in known.groups)
 
 
 def sums_of(workload: Any, beyond: bool = False) -> Reduction | None:
@@ -67,49 +71,63 @@ def sums_at(
 def _groups_at(
     block: Stage, free: frozenset[str], before: Sequence[Stage], after: Sequence[Stage]
 ) -> Reduction | None:
-    *_, last = block.axes
-    if not last.reduces or not sums_from_zero(block):
+    if not block.axes[-1].reduces or not sums_from_zero(block):
         return None
-    terms, *loads = _factors(block.node)
-    if terms != last.extent:
+    known, *loads = _factors(block.node)
+    groups = next((one for one in known if _ends_in(block, one)), ())
+    if not groups:
         return None
-    data, weights = (_grouped(block, load, operand_of(block, load, free), terms) for load in loads)
+    data, weights = (_grouped(block, load, operand_of(block, load, free), groups) for load in loads)
     if data is None or weights is None:
         return None
     made = shaped(block, True, before, after, [data, weights])
     if made is None or made.vector is not weights:
         return None
-    return replace(made, reductions=made.reductions[:-1], terms=terms)
+    return replace(made, reductions=made.reductions[: -len(groups)], groups=groups)
+
+
+def _ends_in(block: Stage, groups: Groups) -> bool:
+    inner = block.axes[-len(groups) :]
+    return all(axis.reduces for axis in inner) and tuple(axis.extent for axis in inner) == groups
 
 
 def _factors(node: Any) -> tuple[Any, ...]:
-    """How many terms of it are added up at once, and where it reads the data and the weights; none
+    """How terms of it may be added up at once, and where it reads the data and the weights; no way
     where it is another sum."""
     value = node.body.value
     if not isinstance(value, tirx.Add) or not isinstance(value.b, tirx.Mul):
-        return (0,)
+        return ((),)
     factors = (value.b.a, value.b.b)
     if not all(isinstance(one, tirx.Cast) and isinstance(one.value, TensorLoad) for one in factors):
-        return (0,)
+        return ((),)
     data, weights = (one.value for one in factors)
     types = (str(value.ty), str(data.source.dtype), str(weights.source.dtype))
-    return (_TERMS.get(types, 0), data, weights)
+    return (_GROUPS.get(types, ()), data, weights)
 
 
-def _grouped(block: Stage, load: Any, operand: Operand, terms: int) -> Operand | None:
-    """An operand with fours, or pairs, for its elements; None where such neighbours do not lie
-    together."""
-    *outer, last = operand.strides
-    if last != 1 or operand.shape[-1] % terms:
+def _grouped(block: Stage, load: Any, operand: Operand, groups: Groups) -> Operand | None:
+    """An operand with groups for its elements; None where neighbours do not lie together."""
+    terms, axes = prod(groups), len(groups)
+    steps = tuple(prod(groups[place + 1 :]) for place in range(axes))
+    if operand.strides[-axes:] != steps or operand.shape[-1] % groups[-1]:
         return None
-    *variables, _ = (variable.var for variable in block.node.iter_vars)
+    variables = [variable.var for variable in block.node.iter_vars][:-axes]
     inside = load.indices[-1]
-    for variable, one in zip(variables, outer, strict=True):
+    for variable, one in zip(variables, operand.strides[:-axes], strict=True):
         # A row's address may be whatever it is, as long as its terms begin where a group does.
         if uses(inside, variable) if one is None else one % terms:
             return None
-    strides = tuple(None if one is None else one // terms for one in outer)
-    own = operand.shape[-1] == terms  # they have a dimension of their own
-    shape = operand.shape[:-1] if own else (*operand.shape[:-1], operand.shape[-1] // terms)
-    plain = operand.plain[:-1] if own else operand.plain
-    return replace(operand, plain=plain, shape=shape, strides=(*strides, 0))
+    strides = tuple(None if one is None else one // terms for one in operand.strides[:-axes])
+    # They have dimensions of their own, or are a part of the last one.
+    own = axes if operand.shape[-axes:] == groups else int(operand.shape[-1] == terms)
+    if own == 0 and operand.shape[-1] % terms:
+        return None
+    shape, plain = operand.shape[: len(operand.shape) - own], operand.plain
+    if not own:
+        shape = (*operand.shape[:-1], operand.shape[-1] // terms)
+    return replace(
+        operand,
+        plain=plain[: len(plain) - own],
+        shape=shape,
+        strides=(*strides, *([0] * axes)),
+    )

@@ -23,7 +23,7 @@ from typing import Any
 
 from tvm.ir.expr import TensorLoad
 
-from tunefarm.devices.neighbours import PAIR
+from tunefarm.devices.neighbours import NARROW, PAIRS
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
 from tunefarm.search.kernels.filling import WEIGHTS, fillable, filled
@@ -67,7 +67,7 @@ class RegisterTileSpace:
         self._algorithm = algorithm
         self._maker = maker
         self._form = form
-        self._hardware = for_integers(hardware(target), form.terms)
+        self._hardware = for_integers(hardware(target), form.groups)
         self._tiles = register_tiles(form, self._hardware)
         self._unrolls = [u for u in (1, 2, 4, 8) if form.extent(longest(form)) % u == 0]
         self._packs = pack_choices(form)
@@ -180,7 +180,7 @@ def register_tile_space(workload: Any, target: Target) -> RegisterTileSpace | No
     form = sums_of(workload, beyond=True)
     if form is None or not computed_by(target, form) or not pack_choices(form):
         return None
-    if not register_tiles(form, for_integers(hardware(target), form.terms)):
+    if not register_tiles(form, for_integers(hardware(target), form.groups)):
         return None
     return RegisterTileSpace(workload, target, form)
 
@@ -215,7 +215,7 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
     form = sums_of(workload)
     if form is None or not computed_by(target, form):
         return None
-    machine = for_integers(hardware(target), form.terms)
+    machine = for_integers(hardware(target), form.groups)
     columns = column_tiles(form, machine)
     promised = {
         (n, across): _least(longer, machine, _that_fit(longer, machine, [n], [1], columns))
@@ -300,7 +300,7 @@ def _that_fit(
 ) -> list[tuple[int, int, int, int]]:
     counts = itertools.product(columns_and_lanes, row_counts, plane_counts)
     tiles = [(rows, planes, columns // n, n) for (columns, n), rows, planes in counts]
-    if form.terms > 1:
+    if form.groups:
         tiles = [one for one in tiles if one[3] in LENGTHS]
     return [one for one in tiles if _spare(form, machine, *one) >= 0]
 
@@ -321,7 +321,7 @@ def may_unroll(form: Reduction, tile: Tile, machine: Hardware) -> bool:
     """Whether compilers keep an unrolled text of `tile` in registers, and get done with it."""
     spare = _spare(form, machine, tile.rows, tile.planes, tile.vectors, tile.lanes)
     free = 1 if form.product and machine.broadcast_registers else 0
-    instructions = 2 if form.terms == PAIR else 1
+    instructions = {PAIRS: 2, NARROW: 3}.get(form.groups, 1)
     return spare >= free and tile.accumulators * tile.unroll * instructions <= UNROLLED_LIMIT
 
 
@@ -370,7 +370,7 @@ def before_choices(form: Reduction) -> list[Before]:
     """Where the stages before the reduction may be computed."""
     if not form.before:
         return [Before.APART]
-    if form.terms > 1:  # whose instruction reads what lies in memory
+    if form.groups:  # whose instruction reads what lies in memory
         return [Before.APART, Before.LOCAL]
     # An element that every column uses is not computed at each use, but may be read elsewhere.
     reused = form.product and form.other is not None and form.other.strides[form.column] == 0
@@ -383,7 +383,7 @@ def has_single_row(form: Reduction) -> bool:
     """Whether it is one row times constants, which are read once. (Of integers it has not been
     tried what streams gain.)"""
     alone = all(form.extent(axis) == 1 for axis in form.rows)
-    return form.product and form.terms == 1 and form.vector.free and alone
+    return form.product and not form.groups and form.vector.free and alone
 
 
 def pack_choices(form: Reduction) -> list[bool]:
