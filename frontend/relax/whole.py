@@ -90,7 +90,9 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         if convolution and int(call.attrs.groups) > 1:
             return self._of_single_channels(call, data) if self._single else call
         weights = _whole_constant(call.args[1])
-        known = self._fitting(call, data, weights) if weights is not None else None
+        if weights is None:
+            return call
+        known = self._fitting(call, data, weights)
         return call if known is None else self._kernel(call, data, weights, known)
 
     def _data(self, value: Any) -> _Data | None:
