@@ -74,11 +74,14 @@ class TuningTask:
         and without stride, channels last, a sixth (minimal filtering takes 64 products for 16 times
         25 at the least)."""
         image, result = self.args[0].shape, self.args[-1].shape
-        for taps, columns, channels, _ in (
-            self.args[place].shape for place in self.constants if len(self.args[place].shape) == 4
+        for taps, columns, channels, _, *together in (
+            self.args[place].shape for place in self.constants if len(self.args[place].shape) >= 4
         ):
-            if taps == columns and taps in (3, 5) and channels > 1 and len(image) == 4:
-                return self.flops / 6 if result[1] >= image[1] - taps + 1 else self.flops
+            filtered = taps == columns and taps in (3, 5) and channels * math.prod(together) > 1
+            # Four integers at once are four times as many: none is saved.
+            if filtered and len(image) == 4 and together != [4]:
+                strided = result[1] < image[1] - taps + 1
+                return self.float_flops if strided else self.flops / 6
         return self.float_flops
 
 

@@ -33,11 +33,14 @@ Floating-point numbers are none."""
 class Tolerance:
     """What a result may differ by: floating-point numbers relative to themselves and to the
     result's scale, whole numbers of 8 bits by one in a share of the elements, or in one of them;
-    floating-point numbers that were made of such ones by one of their steps, in as many."""
+    floating-point numbers that were made of such ones by one of their steps, in as many. Where the
+    steps are not to be seen in the result, by as much as each other, and no more than `step` of the
+    result's scale."""
 
     relative: float
     absolute: float
     share: float = 0.0
+    step: float = 0.0
 
 
 ROUNDED = Tolerance(0.0, 0.0, 0.01)
@@ -101,26 +104,26 @@ def disagreement(result: Array, reference: Array, allowed: Tolerance) -> str:
     off = error > limit
     wrong = int(np.count_nonzero(off))
     few = wrong <= max(1, allowed.share * got.size) if allowed.share else wrong == 0
-    if few and (not wrong or _a_step_apart(error[off], want, scale)):
+    if few and (not wrong or _a_step_apart(error[off], want, allowed.step * scale)):
         return ""
     worst = float(error.max() / scale) if scale else math.inf
     return f"{wrong} of {got.size} elements differ, by {worst:.2e} of the result's scale"
 
 
 STEP = 1 / 32
-"""How much of a result's scale a step of what a kernel rounds inside is, at most: with something
-added, as a residue is, there are no steps in the result to compare with."""
+"""How much of a result's scale a step of the numbers of 8 bits is that a kernel rounds inside, at
+most: with something added, as a residue is, there are no steps in the result to compare with."""
 LEVELS, EACH = (8, 257), 8
 """How many values a result has that is of whole numbers of 8 bits, an end among them, and of each
 so many elements on average: of fewer, any numbers would be multiples of something."""
 
 
-def _a_step_apart(errors: Array, reference: Array, scale: float) -> bool:
+def _a_step_apart(errors: Array, reference: Array, most: float) -> bool:
     """Whether no error is more than a step: of results that are whole numbers of 8 bits times a
-    scale one of theirs, of others a small part (`STEP`) of the largest result. At either end there
-    may be less than a step: zeros are drawn as scales are, so that where numbers end is none of the
-    others."""
-    values, most = np.unique(reference), STEP * scale
+    scale one of theirs, of others what half of the errors are, and at most `most`. At either end
+    there may be less than a step: zeros are drawn as scales are, so that where numbers end is none
+    of the others."""
+    values, most = np.unique(reference), min(most, 1.01 * float(np.median(errors)))
     if LEVELS[0] <= len(values) <= min(LEVELS[1], reference.size // EACH):
         inner = np.diff(values)[1:-1]
         steps = inner / inner.min()

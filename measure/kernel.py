@@ -19,9 +19,11 @@ from tunefarm.measure.build import Library
 from tunefarm.measure.facts import KernelFacts, Screening
 from tunefarm.measure.gate import (
     ROUNDED,
+    STEP,
     Array,
     disagreement,
     holds_bytes,
+    is_byte,
     make_argument,
     poisoned,
     reduction_length,
@@ -242,7 +244,8 @@ def calls_per_sample(elapsed_s: float, protocol: Protocol) -> int:
 
 def _check(result: Array, reference: Array, facts: KernelFacts, seed: int, multiplies: str) -> None:
     output = facts.args[-1]
-    if holds_bytes(numpy_dtype(output.dtype)) and any(
+    kind = numpy_dtype(output.dtype)
+    if (is_byte(kind) or (holds_bytes(kind) and facts.rounds)) and any(
         is_float(numpy_dtype(a.dtype)) for a in facts.args
     ):
         allowed = ROUNDED
@@ -250,7 +253,8 @@ def _check(result: Array, reference: Array, facts: KernelFacts, seed: int, multi
         precision = _precision(facts, multiplies)
         allowed = tolerance(precision, reduction_length(facts.flops, output))
         if facts.rounds:
-            allowed = replace(allowed, share=ROUNDED.share)
+            holding = any(holds_bytes(numpy_dtype(arg.dtype)) for arg in facts.args)
+            allowed = replace(allowed, share=ROUNDED.share, step=STEP if holding else 0.0)
     wrong = disagreement(result, reference, allowed)
     if wrong:
         raise WrongResult(f"inputs of seed {seed}: {wrong}")

@@ -1,10 +1,10 @@
 """Products of integers of 8 bits as TensorIR, as processors and GPUs have instructions for them.
 
 Data is (N, H, W, C) or (..., M, K); weights come as (..., terms, columns). A processor that
-multiplies neighbours at once and adds them up (`devices.neighbours`: four of 8 bits, or two of 16)
-gets both operands in such groups along the sum: the kernel's last axis of reduction is one of four
-or two, and the weights lie with so many terms of a column together. A GPU's tensor cores get both
-operands signed, each with its terms side by side.
+multiplies neighbours at once and adds them up (`devices.neighbours`: four of 8 bits, two pairs of
+those, or a pair of 16) gets both operands in such groups along the sum: the kernel's last axes of
+reduction are of neighbours, and the weights lie with so many terms of a column together. A GPU's
+tensor cores get both operands signed, each with its terms side by side.
 """
 
 from __future__ import annotations

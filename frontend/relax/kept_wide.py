@@ -26,6 +26,8 @@ _MOVES = (
     *("relax.squeeze", "relax.expand_dims", "relax.strided_slice"),
 )
 """Operators whose results are some of their arguments' numbers."""
+_EXACT = ("int32", "float32")
+"""Types that hold whatever is bounded by the ends of one of 8 bits."""
 
 
 def keep_wide(module: tvm.IRModule, log: PassLog) -> tvm.IRModule:
@@ -54,9 +56,14 @@ class _Graph:
         bindings = [one for block in function.body.blocks for one in block.bindings]
         self._bound = {one.var: one.value for one in bindings}
         values = self._bound.values()
-        result = self._bound.get(function.body.body, function.body.body)
+        main = function.body.body
+        result = self._bound.get(main, main)
         # A kernel that is what it is reads 8 bits, and so does whoever asks for the results.
-        others = [_tensors(result), *(_tensors_of(one) for one in values if not _takes_any(one))]
+        others = [
+            _tensors(main),
+            _tensors(result),
+            *(_tensors_of(one) for one in values if not _takes_any(one)),
+        ]
         fixed = {tensor for some in others for tensor in some}
         wanted = self._with_movers({one.args[0] for one in values if _widens(one)})
         self.wide = {one for one in wanted - fixed if self._can(one)}
@@ -100,9 +107,10 @@ class _Graph:
         value, added = self._made_by(made), 0.0
         if is_call(value, "relax.add") and (number := _number(value.args[1])) is not None:
             added, value = number, self._made_by(value.args[0])
-        for between in ("relax.astype", "relax.round"):
-            if is_call(value, between):
-                value = self._made_by(value.args[0])
+        if is_call(value, "relax.astype") and str(value.attrs.dtype) in _EXACT:
+            value = self._made_by(value.args[0])
+        if is_call(value, "relax.round"):
+            value = self._made_by(value.args[0])
         if not is_call(value, "relax.minimum"):
             return False
         most, inner = _number(value.args[1]), self._made_by(value.args[0])

@@ -125,7 +125,7 @@ def _stages(form: Reduction, rows: int, across: bool) -> Any:
     assert other is not None
     data, weights = _placeholder(form, other, "data"), _placeholder(form, vector, "weights")
     axes_of_block = len(form.block.axes)
-    neighbours = range(axes_of_block - len(form.groups), axes_of_block)
+    neighbours = range(axes_of_block - len(form.together), axes_of_block)
     sums = {
         axis: te.reduce_axis((0, form.extent(axis)), name=form.block.axes[axis].name)
         for axis in (*form.reductions, *neighbours)

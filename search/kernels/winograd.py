@@ -9,8 +9,8 @@ they are packed.
 This is another algorithm for the same kernel, not a schedule of its text: `winograd` rewrites the
 text, and a schedule of the new one follows.
 
-Pairs of integers (`spaces.neighbours`) are done so in floating point, at most twice as slowly as
-they are multiplied otherwise, and what comes out is rounded to whole numbers.
+Integers (`spaces.neighbours`) are done so in floating point, and what comes out is rounded to whole
+numbers: where pairs are multiplied at once that is worth it, of fours it is not.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Convolution:
 def convolution_of(workload: Any) -> Convolution | None:
     """`workload` as a convolution that can be rewritten, None where it is something else."""
     form = sums_of(workload)
-    if form is None or form.other is None or not form.product or form.groups == FOURS:
+    if form is None or form.other is None or not form.product or form.together == FOURS:
         return None
     if len(form.spatial) != 4 or len(form.reductions) != 3:
         return None
@@ -104,10 +104,10 @@ def _reads_as(convolution: Convolution) -> bool:
     r, s, c = (axes[place] for place in form.reductions)
     whole = convolution.channels == convolution.image[3]
     channel = c if whole else tirx.floordiv(k, convolution.group) * convolution.channels + c
-    if form.groups:
+    if form.together:
         channel = c * form.terms
-        for place, axis in enumerate(axes[-len(form.groups) :]):
-            channel += axis * prod(form.groups[place + 1 :])
+        for place, axis in enumerate(axes[-len(form.together) :]):
+            channel += axis * prod(form.together[place + 1 :])
     known = Analyzer()
     for variable in form.block.node.iter_vars:
         known.bind(variable.var, variable.dom)
@@ -155,7 +155,7 @@ def _stages(convolution: Convolution, size: int) -> Any:
     tiles = batch * down * across
     of = filtering(size, taps)
     form = convolution.form
-    terms, groups = form.terms, form.groups
+    terms, groups = form.terms, form.together
     kinds = {r.source.name: str(r.source.dtype) for r in form.block.node.reads}
     image_kind, kind = kinds[form.other.buffer], kinds[form.vector.buffer]  # type: ignore[union-attr]
     image = te.placeholder((batch, rows, columns, depth), image_kind, "image")

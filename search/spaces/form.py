@@ -109,7 +109,7 @@ class Reduction:
         beyond: elementwise stages of another shape that read the last result, as a scale for every
             channel of an image is read.
         limits: per axis, the largest tile of it (a group's size, else the extent).
-        groups: of integers, how terms are added up at once: the block's last axes, none of
+        together: of integers, how terms are added up at once: the block's last axes, none of
             `reductions`, are of such neighbours, and shapes and strides of operands count groups.
     """
 
@@ -126,12 +126,12 @@ class Reduction:
     vector: Operand
     other: Operand | None
     limits: tuple[int, ...]
-    groups: tuple[int, ...] = ()
+    together: tuple[int, ...] = ()
 
     @property
     def terms(self) -> int:
         """That are added up at once: one, of floats."""
-        return prod(self.groups)
+        return prod(self.together)
 
     def extent(self, axis: int) -> int:
         return self.block.axes[axis].extent

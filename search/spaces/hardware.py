@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2
 
-from tunefarm.devices.neighbours import FOURS, NARROW, Groups
+from tunefarm.devices.neighbours import FOURS, NARROW, Groups, neighbours_of
 from tunefarm.devices.target import Target
 from tunefarm.search import replay
 
@@ -60,14 +60,16 @@ class Hardware:
         return (*map(log2, sizes), self.fma, self.loads)
 
 
-def for_integers(machine: Hardware, groups: Groups) -> Hardware:
-    """The same processor where it multiplies integers, such neighbours at once: the instruction
+def multiplying(target: Target, groups: Groups) -> Hardware:
+    """The sizes of `target` where it multiplies such neighbours at once; `hardware` where it
+    multiplies floats, which are in no groups. Of integers the instruction
     reads weights from memory, or a register, but a broadcast from a register alone. Of pairs
     another one adds the products: by a unit of its own in part, or, of 512 bits, by those that
     multiply. (On a Zen 3 three are done in the time of four, and tiles with many broadcasts are
     slower than others by as much as if that held for those, too.) Pairs of bytes are multiplied by
     two, and ones are kept in a register for the second."""
-    if not groups:
+    machine, known = hardware(target), neighbours_of(target)
+    if not groups or known is None:
         return machine
     fma, loads = machine.fma, machine.loads or 2.0
     if groups != FOURS:
@@ -75,7 +77,10 @@ def for_integers(machine: Hardware, groups: Groups) -> Hardware:
     if groups == NARROW:
         fma *= 0.67
     registers = 2 if groups == NARROW else 1
-    return dataclasses.replace(machine, broadcast_registers=registers, fma=fma, loads=loads)
+    lanes = min(machine.lanes, known.lanes)  # there is AVX-512 without integers of 16 bits
+    return dataclasses.replace(
+        machine, lanes=lanes, broadcast_registers=registers, fma=fma, loads=loads
+    )
 
 
 # Common parts of each family. The prior orders points by them, and what is measured decides; only

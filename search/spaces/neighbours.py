@@ -41,8 +41,8 @@ _GROUPS: dict[tuple[str, str, str], tuple[Groups, ...]] = {
 
 def computed_by(target: Target, form: Reduction) -> bool:
     """Whether a processor has an instruction for it: for floats each has."""
-    known = neighbours_of(target) if form.groups else None
-    return not form.groups or (known is not None and form.groups in known.groups)
+    known = neighbours_of(target) if form.together else None
+    return not form.together or (known is not None and form.together in known.groups)
 
 
 def sums_of(workload: Any, beyond: bool = False) -> Reduction | None:
@@ -83,7 +83,7 @@ def _groups_at(
     made = shaped(block, True, before, after, [data, weights])
     if made is None or made.vector is not weights:
         return None
-    return replace(made, reductions=made.reductions[: -len(groups)], groups=groups)
+    return replace(made, reductions=made.reductions[: -len(groups)], together=groups)
 
 
 def _ends_in(block: Stage, groups: Groups) -> bool:

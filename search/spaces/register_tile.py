@@ -32,7 +32,7 @@ from tunefarm.search.kernels.overlapping import overlappable, overlapped, tiled_
 from tunefarm.search.space import Description, Knob, KnobKind, Modelled, Point, Proposal, Value
 from tunefarm.search.spaces.family import in_words, realised
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of
-from tunefarm.search.spaces.hardware import Hardware, for_integers, hardware
+from tunefarm.search.spaces.hardware import Hardware, hardware, multiplying
 from tunefarm.search.spaces.neighbours import computed_by, sums_at, sums_of
 from tunefarm.search.spaces.tile import Before, Tile, divisors, in_order, longest, tiled_rows
 from tunefarm.search.spaces.tile_estimate import estimate, tile_figures
@@ -40,7 +40,7 @@ from tunefarm.search.spaces.tile_schedule import schedule_tile
 
 TILES = "register-tile"
 UNROLLED_LIMIT = 64
-"""Multiply-adds in the innermost loop's text, or halves of them; more take longer to compile, and
+"""Instructions that multiply or add in the innermost loop's text; more take longer to compile, and
 gain nothing."""
 
 
@@ -67,7 +67,7 @@ class RegisterTileSpace:
         self._algorithm = algorithm
         self._maker = maker
         self._form = form
-        self._hardware = for_integers(hardware(target), form.groups)
+        self._hardware = multiplying(target, form.together)
         self._tiles = register_tiles(form, self._hardware)
         self._unrolls = [u for u in (1, 2, 4, 8) if form.extent(longest(form)) % u == 0]
         self._packs = pack_choices(form)
@@ -180,7 +180,7 @@ def register_tile_space(workload: Any, target: Target) -> RegisterTileSpace | No
     form = sums_of(workload, beyond=True)
     if form is None or not computed_by(target, form) or not pack_choices(form):
         return None
-    if not register_tiles(form, for_integers(hardware(target), form.groups)):
+    if not register_tiles(form, multiplying(target, form.together)):
         return None
     return RegisterTileSpace(workload, target, form)
 
@@ -215,7 +215,7 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
     form = sums_of(workload)
     if form is None or not computed_by(target, form):
         return None
-    machine = for_integers(hardware(target), form.groups)
+    machine = multiplying(target, form.together)
     columns = column_tiles(form, machine)
     promised = {
         (n, across): _least(longer, machine, _that_fit(longer, machine, [n], [1], columns))
@@ -300,7 +300,7 @@ def _that_fit(
 ) -> list[tuple[int, int, int, int]]:
     counts = itertools.product(columns_and_lanes, row_counts, plane_counts)
     tiles = [(rows, planes, columns // n, n) for (columns, n), rows, planes in counts]
-    if form.groups:
+    if form.together:
         tiles = [one for one in tiles if one[3] in LENGTHS]
     return [one for one in tiles if _spare(form, machine, *one) >= 0]
 
@@ -321,7 +321,7 @@ def may_unroll(form: Reduction, tile: Tile, machine: Hardware) -> bool:
     """Whether compilers keep an unrolled text of `tile` in registers, and get done with it."""
     spare = _spare(form, machine, tile.rows, tile.planes, tile.vectors, tile.lanes)
     free = 1 if form.product and machine.broadcast_registers else 0
-    instructions = {PAIRS: 2, NARROW: 3}.get(form.groups, 1)
+    instructions = {PAIRS: 2, NARROW: 3}.get(form.together, 1)
     return spare >= free and tile.accumulators * tile.unroll * instructions <= UNROLLED_LIMIT
 
 
@@ -335,6 +335,7 @@ def can_pad(form: Reduction, machine: Hardware) -> bool:
     if (
         not (form.product and plain)
         or rows_axis is None
+        or form.together
         or form.before
         or form.copies
         or form.beyond
@@ -370,7 +371,7 @@ def before_choices(form: Reduction) -> list[Before]:
     """Where the stages before the reduction may be computed."""
     if not form.before:
         return [Before.APART]
-    if form.groups:  # whose instruction reads what lies in memory
+    if form.together:  # whose instruction reads what lies in memory
         return [Before.APART, Before.LOCAL]
     # An element that every column uses is not computed at each use, but may be read elsewhere.
     reused = form.product and form.other is not None and form.other.strides[form.column] == 0
@@ -383,7 +384,7 @@ def has_single_row(form: Reduction) -> bool:
     """Whether it is one row times constants, which are read once. (Of integers it has not been
     tried what streams gain.)"""
     alone = all(form.extent(axis) == 1 for axis in form.rows)
-    return form.product and not form.groups and form.vector.free and alone
+    return form.product and not form.together and form.vector.free and alone
 
 
 def pack_choices(form: Reduction) -> list[bool]:

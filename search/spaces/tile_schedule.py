@@ -153,7 +153,7 @@ def _tile_loops(schedule: Any, store: Any, form: Reduction, tile: Tile) -> _Loop
 
 def accumulate(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: int) -> None:
     """Inside a tile: the reduction outermost, then its unrolled steps, rows and vectors."""
-    if form.groups:
+    if form.together:
         _accumulate_groups(schedule, block, form, lanes, unroll)
         return
     loops = dict(enumerate(schedule.get_loops(block)[-len(form.block.axes) :]))
@@ -172,7 +172,7 @@ def accumulate(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: i
 def _accumulate_groups(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: int) -> None:
     """The same, with an instruction for a vector of sums and the terms that each of them gets."""
     loops = schedule.get_loops(block)[-len(form.block.axes) :]
-    loops, groups = loops[: -len(form.groups)], loops[-len(form.groups) :]
+    loops, groups = loops[: -len(form.together)], loops[-len(form.together) :]
     vectors, lane = schedule.split(loops[form.column], [None, lanes])
     steps, unrolled = schedule.split(loops[longest(form)], [None, unroll])
     outer = [loops[axis] for axis in reduction_order(form)[:-1]]
@@ -183,7 +183,7 @@ def _accumulate_groups(schedule: Any, block: Any, form: Reduction, lanes: int, u
     first = schedule.decompose_reduction(block, [*outer, steps][0])
     schedule.vectorize(schedule.get_loops(first)[-1])
     register_neighbours()
-    schedule.tensorize(lane, name_of(form.groups, lanes))
+    schedule.tensorize(lane, name_of(form.together, lanes))
 
 
 def _vectorise(schedule: Any, loop: Any, tile: Tile) -> None:

@@ -7,8 +7,16 @@ import pytest
 from tunefarm.frontend.program import TensorSpec, TuningTask
 
 
-def task(image: tuple[int, ...], filters: tuple[int, ...], result: tuple[int, ...]) -> TuningTask:
-    args = tuple(TensorSpec("a", shape, "float32") for shape in (image, filters, result))
+def task(
+    image: tuple[int, ...],
+    filters: tuple[int, ...],
+    result: tuple[int, ...],
+    kinds: tuple[str, str] = ("float32", "float32"),
+) -> TuningTask:
+    args = tuple(
+        TensorSpec("a", shape, kind)
+        for shape, kind in zip((image, filters, result), (*kinds, "float32"), strict=True)
+    )
     return TuningTask("k", "conv2d", ("f",), 1, 600.0, 1, args, (1,))
 
 
@@ -28,3 +36,20 @@ def test_minimal_filtering_counts_where_it_fits(
     image: tuple[int, ...], filters: tuple[int, ...], result: tuple[int, ...], flops: float
 ) -> None:
     assert task(image, filters, result).fewest_flops == flops
+
+
+@pytest.mark.parametrize(
+    ("kinds", "together", "taps", "flops"),
+    [
+        (("int16", "int16"), (2,), 3, 100.0),
+        (("int16", "int16"), (2,), 1, 300.0),
+        (("uint8", "int8"), (2, 2), 3, 100.0),
+        (("uint8", "int8"), (2, 2), 1, 150.0),
+        (("uint8", "int8"), (4,), 3, 150.0),
+    ],
+)
+def test_it_counts_for_integers_that_are_multiplied_in_pairs(
+    kinds: tuple[str, str], together: tuple[int, ...], taps: int, flops: float
+) -> None:
+    filters = (taps, taps, 4, 32, *together)
+    assert task((1, 14, 14, 16), filters, (1, 14, 14, 32), kinds).fewest_flops == flops

@@ -109,6 +109,22 @@ def test_an_output_of_8_bits_stays_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[1], wanted[1], atol=0.05)
 
 
+def test_a_single_output_that_is_moved_stays_one(tmp_path: Path) -> None:
+    """Together with what it is moved from, which a product reads as well."""
+    one = Quantised()
+    scale, zero = one.constant(np.float32(1 / 60)), one.constant(np.uint8(128))
+    first = one.add("QuantizeLinear", "x", scale, zero)
+    made = product(one, one.add("DequantizeLinear", first, scale, zero))
+    one.add("Concat", first, one.add("QuantizeLinear", made, scale, zero), axis=1)
+    named(one, "q")
+    model = one.model([("x", SHAPE)], [("q", (1, 16, 6, 6))])
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+    _, (found,) = computed(tmp_path, model, IMAGE)
+    (wanted,) = outputs_of(model, {"x": IMAGE})
+    assert found.dtype.name == "uint8"
+    assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
+
+
 def test_what_may_lie_beyond_8_bits_is_narrowed_first(tmp_path: Path) -> None:
     """A conversion keeps the last 8 bits of a whole number: what it makes is stored in 8."""
     one = Quantised()

@@ -12,6 +12,7 @@ from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.gate import (
     RARELY,
     ROUNDED,
+    STEP,
     Tolerance,
     disagreement,
     make_argument,
@@ -87,13 +88,16 @@ def test_what_was_rounded_inside_may_be_a_step_apart_here_and_there() -> None:
     between = whole * scale
     between.flat[0] += scale / 2
     assert disagreement(between, whole * scale, rounded) == "", "no more than a step"
+    smooth = rng.uniform(-1, 1, (64, 64)).astype(np.float32)
     for count, part, few in ((40, 1 / 33, True), (41, 1 / 33, False), (1, 1 / 31, False)):
         # With something added that is no multiple of anything.
-        smooth = rng.uniform(-1, 1, (64, 64)).astype(np.float32)
         off = smooth.copy()
         off.flat[:count] += np.abs(smooth).max() * part
-        assert (disagreement(off, smooth, rounded) == "") == few, (count, part)
-        assert disagreement(off, smooth, exact)
+        stepped = replace(rounded, step=STEP)
+        assert (disagreement(off, smooth, stepped) == "") == few, (count, part)
+        assert disagreement(off, smooth, rounded), "nothing inside has steps"
+        off.flat[:2] += np.abs(smooth).max() * part / 5
+        assert disagreement(off, smooth, stepped), "one step is not more than another"
     for levels in (whole % 1, whole % 2, whole.flat[:63]):  # one value, two, and few of each
         off = levels * scale
         off.flat[0] += scale
