@@ -61,14 +61,14 @@ class Hardware:
 
 
 def multiplying(target: Target, groups: Groups) -> Hardware:
-    """The sizes of `target` where it multiplies such neighbours at once; `hardware` for floats, which
-    are in no groups.
+    """The sizes of `target` where it multiplies such neighbours at once; `hardware` for floats,
+    which are in no groups.
 
     The instruction for integers reads weights from memory, or a register, but a broadcast from a
     register alone. Of pairs another one adds the products: by a unit of its own in part, or, of 512
-    bits, by those that multiply. (On a Zen 3 three are done in the time of four, and tiles with many
-    broadcasts are slower than others by as much as if that held for those, too.) Pairs of bytes are
-    multiplied by two, and ones are kept in a register for the second.
+    bits, by those that multiply. (On a Zen 3 three are done in the time of four, and tiles with
+    many broadcasts are slower than others by as much as if that held for those, too.) Pairs of
+    bytes are multiplied by two, and ones are kept in a register for the second.
     """
     machine, known = hardware(target), neighbours_of(target)
     if not groups or known is None:
