@@ -160,6 +160,7 @@ def test_what_goes_on_in_floating_point_is_not_narrowed_between(program: Program
         ("program", "cascadelake", "vpdpbusd", "zmm"),
         ("program", "alderlake", "vpdpbusd", "ymm"),
         ("in_pairs", "skylake-avx512", "vpmaddwd", "zmm"),
+        ("in_pairs", "knl", "vpmaddwd", "ymm"),
         ("in_pairs", "x86-64-v3", "vpmaddwd", "ymm"),
         ("in_pairs", "x86-64", "pmaddwd", "xmm"),
         ("narrow", "skylake-avx512", "vpmaddubsw", "zmm"),
