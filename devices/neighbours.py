@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from tunefarm.devices.target import Target
 
@@ -15,6 +16,11 @@ PAIRS: Groups = (2,)
 """Two of 16 bits."""
 NARROW: Groups = (2, 2)
 """Two pairs of 8 bits, each of which is added up in 16 bits first: where it fits them."""
+
+
+def steps_of(groups: Groups) -> Groups:
+    """Terms from one place along each axis of a group to the next."""
+    return tuple(prod(groups[axis + 1 :]) for axis in range(len(groups)))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,13 @@ def shape_of(value: Any) -> Shape | None:
         return None
 
 
+def number_of(value: Any) -> float | None:
+    """Of a constant with a single element; None of all else."""
+    if not isinstance(value, tvm.ir.GenericConst) or value.value.numpy().size != 1:
+        return None
+    return float(value.value.numpy().reshape(()))
+
+
 def uses_of(function: Any) -> Counter[Any]:
     """How often each variable is an argument in the function."""
     uses: Counter[Any] = Counter()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tvm import te, tirx, topi
 
 from tunefarm.devices.gpu import arch_of
-from tunefarm.devices.neighbours import FOURS, NARROW, PAIRS, Groups, neighbours_of
+from tunefarm.devices.neighbours import FOURS, NARROW, PAIRS, Groups, neighbours_of, steps_of
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import BYTES_KEPT
 
@@ -168,8 +168,8 @@ def _terms(weights: Any, depth: int, groups: Groups, name: str) -> tuple[list[An
         return [outer], outer, lambda column, *place: weights(column, *place, outer)
     inner = [te.reduce_axis((0, size), name="neighbour") for size in groups]
     term = outer * prod(groups)
-    for place, axis in enumerate(inner):
-        term += axis * prod(groups[place + 1 :])
+    for step, axis in zip(steps_of(groups), inner, strict=True):
+        term += axis * step
     return [outer, *inner], term, lambda column, *place: weights(*place, outer, column, *inner)
 
 

@@ -19,7 +19,7 @@ from tvm.relax.transform import CanonicalizeBindings, DeadCodeElimination
 
 from tunefarm.frontend.dtypes import BYTES, BYTES_KEPT
 from tunefarm.frontend.pass_log import PassLog
-from tunefarm.frontend.relax.calls import is_call
+from tunefarm.frontend.relax.calls import is_call, number_of
 
 _MOVES = (
     *("relax.nn.max_pool2d", "relax.concat", "relax.permute_dims", "relax.reshape"),
@@ -105,7 +105,7 @@ class _Graph:
         """Whether `made` lies between the ends of a type, as `spelled` has what is quantised: made
         of it, it is the same number as made of a wider type."""
         value, added = self._made_by(made), 0.0
-        if is_call(value, "relax.add") and (number := _number(value.args[1])) is not None:
+        if is_call(value, "relax.add") and (number := number_of(value.args[1])) is not None:
             added, value = number, self._made_by(value.args[0])
         if is_call(value, "relax.astype") and str(value.attrs.dtype) in _EXACT:
             value = self._made_by(value.args[0])
@@ -113,10 +113,10 @@ class _Graph:
             value = self._made_by(value.args[0])
         if not is_call(value, "relax.minimum"):
             return False
-        most, inner = _number(value.args[1]), self._made_by(value.args[0])
+        most, inner = number_of(value.args[1]), self._made_by(value.args[0])
         if most is None or not is_call(inner, "relax.maximum"):
             return False
-        least, ends = _number(inner.args[1]), np.iinfo(kind)
+        least, ends = number_of(inner.args[1]), np.iinfo(kind)
         return least is not None and ends.min <= least + added and most + added <= ends.max
 
 
@@ -174,9 +174,3 @@ def _tensors(value: Any) -> list[Any]:
     if isinstance(value, relax.Tuple):
         return [one for field in value.fields for one in _tensors(field)]
     return [value] if isinstance(getattr(value, "ty", None), relax.TensorType) else []
-
-
-def _number(value: Any) -> float | None:
-    if not isinstance(value, tvm.ir.GenericConst) or value.value.numpy().size != 1:
-        return None
-    return float(value.value.numpy().reshape(()))

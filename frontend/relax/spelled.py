@@ -18,7 +18,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunefarm.frontend.dtypes import BYTES
-from tunefarm.frontend.relax.calls import uses_of
+from tunefarm.frontend.relax.calls import number_of, uses_of
 
 _QUANTISE = "relax.quantize"
 _QUANTISED = (_QUANTISE, "relax.dequantize")
@@ -72,7 +72,7 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
             alone: nobody else reads what it reads.
         """
         tensor, *given = call.args
-        scale, zero = (_number(one) for one in given)
+        scale, zero = (number_of(one) for one in given)
         if scale is None or zero is None:
             return call
         kind = str(call.ty.dtype if name == _QUANTISE else tensor.ty.dtype)
@@ -155,9 +155,3 @@ def _constant(value: float, axes: int = 0, dtype: str = "float32") -> Any:
     """With as many axes as the tensor it is a kernel's argument, and kernels alike are one; without
     any it is a number in it."""
     return relax.const(np.full((1,) * axes, value, dtype))
-
-
-def _number(value: Any) -> float | None:
-    if not isinstance(value, tvm.ir.GenericConst) or value.value.numpy().size != 1:
-        return None
-    return float(value.value.numpy().reshape(()))

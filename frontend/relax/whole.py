@@ -23,7 +23,7 @@ from tvm.relax.transform import DeadCodeElimination
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.pass_log import PassLog
-from tunefarm.frontend.relax.calls import is_call
+from tunefarm.frontend.relax.calls import is_call, number_of
 from tunefarm.frontend.relax.integer_products import (
     Instructions,
     Weights,
@@ -214,7 +214,5 @@ def _whole_constant(value: Any) -> Weights | None:
 
 
 def _number(value: Any) -> int | None:
-    if not isinstance(value, tvm.ir.GenericConst) or value.value.numpy().size != 1:
-        return None
-    number = float(value.value.numpy().reshape(()))
-    return int(number) if number.is_integer() else None
+    number = number_of(value)
+    return int(number) if number is not None and number.is_integer() else None

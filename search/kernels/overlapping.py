@@ -21,8 +21,14 @@ from tvm import te, tirx
 from tvm.s_tir import SBlock
 
 from tunefarm.search.kernels.halo import has_room
-from tunefarm.search.kernels.restaged import indices_of, inlined, restaged, stored_at
-from tunefarm.search.spaces.form import Operand, Reduction, sums_from_zero
+from tunefarm.search.kernels.restaged import (
+    indices_of,
+    inlined,
+    placeholder_of,
+    restaged,
+    stored_at,
+)
+from tunefarm.search.spaces.form import Reduction, sums_from_zero
 from tunefarm.search.spaces.neighbours import sums_of
 from tunefarm.search.spaces.tile import tiled_rows
 
@@ -111,19 +117,12 @@ def _places(
     return [places[axis] for axis in form.spatial]
 
 
-def _placeholder(form: Reduction, operand: Operand, name: str) -> Any:
-    (source,) = (
-        region.source for region in form.block.node.reads if region.source.name == operand.buffer
-    )
-    return te.placeholder([int(size) for size in source.shape], str(source.dtype), name)
-
-
 def _stages(form: Reduction, rows: int, across: bool) -> Any:
     """The stages as a function of the broadcast operand and the weights; the last one is a copy,
     which becomes the store."""
     vector, other = form.vector, form.other
     assert other is not None
-    data, weights = _placeholder(form, other, "data"), _placeholder(form, vector, "weights")
+    data, weights = placeholder_of(form, other, "data"), placeholder_of(form, vector, "weights")
     axes_of_block = len(form.block.axes)
     neighbours = range(axes_of_block - len(form.together), axes_of_block)
     sums = {

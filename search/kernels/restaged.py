@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tvm import tirx
+from tvm import te, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlock
 from tvm_ffi import structural_map
 
 from tunefarm.search import replay
 from tunefarm.search.kernels.splice import renamed, spliced
-from tunefarm.search.spaces.form import Reduction, load_of
+from tunefarm.search.spaces.form import Operand, Reduction, load_of
 from tunefarm.search.spaces.neighbours import sums_of
 
 
@@ -24,6 +24,14 @@ def inlined(workload: Any, form: Reduction) -> tuple[Any, Reduction]:
     plain = sums_of(schedule.mod)
     assert plain is not None, "inlining leaves the reduction as it is"
     return schedule.mod, plain
+
+
+def placeholder_of(form: Reduction, operand: Operand, name: str) -> Any:
+    """For what the reduction reads as `operand`, as it lies in memory."""
+    (source,) = (
+        region.source for region in form.block.node.reads if region.source.name == operand.buffer
+    )
+    return te.placeholder([int(size) for size in source.shape], str(source.dtype), name)
 
 
 def indices_of(form: Reduction, values: dict[int, Any]) -> list[Any]:

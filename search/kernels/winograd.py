@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
 from typing import Any
 
 from tvm import te, tirx
 from tvm.sym import Analyzer
 
-from tunefarm.devices.neighbours import FOURS
+from tunefarm.devices.neighbours import FOURS, steps_of
 from tunefarm.search.kernels.cook_toom import Matrix, filtering
+from tunefarm.search.kernels.restaged import placeholder_of
 from tunefarm.search.kernels.splice import renamed, spliced
 from tunefarm.search.spaces.form import Reduction, load_of, sums_from_zero
 from tunefarm.search.spaces.neighbours import sums_of
@@ -106,8 +106,8 @@ def _reads_as(convolution: Convolution) -> bool:
     channel = c if whole else tirx.floordiv(k, convolution.group) * convolution.channels + c
     if form.together:
         channel = c * form.terms
-        for place, axis in enumerate(axes[-len(form.together) :]):
-            channel += axis * prod(form.together[place + 1 :])
+        for step, axis in zip(steps_of(form.together), axes[-len(form.together) :], strict=True):
+            channel += axis * step
     known = Analyzer()
     for variable in form.block.node.iter_vars:
         known.bind(variable.var, variable.dom)
@@ -156,10 +156,9 @@ def _stages(convolution: Convolution, size: int) -> Any:
     of = filtering(size, taps)
     form = convolution.form
     terms, groups = form.terms, form.together
-    kinds = {r.source.name: str(r.source.dtype) for r in form.block.node.reads}
-    image_kind, kind = kinds[form.other.buffer], kinds[form.vector.buffer]  # type: ignore[union-attr]
-    image = te.placeholder((batch, rows, columns, depth), image_kind, "image")
-    weights = te.placeholder((taps, taps, channels // terms, filters, *groups), kind, "weights")
+    assert form.other is not None, "a product of two"
+    image = placeholder_of(form, form.other, "image")
+    weights = placeholder_of(form, form.vector, "weights")
     whole = (down * size + taps - 1, across * size + taps - 1) == (rows, columns)
 
     def as_float(value: Any) -> Any:
@@ -174,8 +173,8 @@ def _stages(convolution: Convolution, size: int) -> Any:
         return tirx.if_then_else(inside, read, tirx.const(0.0, "float32"))
 
     def tap(r: Any, s: Any, c: Any, k: Any) -> Any:
-        steps = [prod(groups[place + 1 :]) for place in range(len(groups))]
-        within = [c % terms // step % size for step, size in zip(steps, groups, strict=True)]
+        places = zip(steps_of(groups), groups, strict=True)
+        within = [c % terms // step % size for step, size in places]
         return as_float(weights(r, s, c // terms, k, *within))
 
     filter_rows = te.compute(

@@ -16,7 +16,7 @@ from typing import Any
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from tunefarm.devices.neighbours import FOURS, NARROW, PAIRS, Groups, neighbours_of
+from tunefarm.devices.neighbours import FOURS, NARROW, PAIRS, Groups, neighbours_of, steps_of
 from tunefarm.devices.target import Target
 from tunefarm.search.spaces.expressions import uses
 from tunefarm.search.spaces.form import (
@@ -108,8 +108,7 @@ def _factors(node: Any) -> tuple[Any, ...]:
 def _grouped(block: Stage, load: Any, operand: Operand, groups: Groups) -> Operand | None:
     """An operand with groups for its elements; None where neighbours do not lie together."""
     terms, axes = prod(groups), len(groups)
-    steps = tuple(prod(groups[place + 1 :]) for place in range(axes))
-    if operand.strides[-axes:] != steps or operand.shape[-1] % groups[-1]:
+    if operand.strides[-axes:] != steps_of(groups) or operand.shape[-1] % groups[-1]:
         return None
     variables = [variable.var for variable in block.node.iter_vars][:-axes]
     inside = load.indices[-1]
