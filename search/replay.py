@@ -25,6 +25,8 @@ from tunefarm.frontend.relax.tir import argument_specs, stage_name
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.kernels.halo import stays_aligned, with_halo, within
 from tunefarm.search.kernels.intrinsics import register_intrinsics, without_stack
+from tunefarm.search.kernels.matrices import KEY as MATRICES
+from tunefarm.search.kernels.matrices import multiplying
 from tunefarm.search.kernels.neighbours import FAMILY, register_neighbours
 from tunefarm.search.kernels.prefetch import KEY as PREFETCH
 from tunefarm.search.kernels.prefetch import prefetching
@@ -232,7 +234,8 @@ def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     if completed_by(trace) is None:
         postprocess(make_context(workload, target, rules_of(trace)), schedule)
     function = schedule.mod["main"]
-    for key, completed in ((PREFETCH, prefetching), (STREAM, streaming)):
+    steps = ((PREFETCH, prefetching), (STREAM, streaming), (MATRICES, multiplying))
+    for key, completed in steps:
         function = completed(function) if f'"{key}"' in trace else function
     function = in_full(function, target, completed_by(trace))
     if halo is None:

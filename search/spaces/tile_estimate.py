@@ -44,10 +44,10 @@ def estimate(form: Reduction, tile: Tile, machine: Hardware) -> float:
     steps = row_tiles * column_tiles * form.depth * share
     cycles = steps * _step(form, tile, machine) + row_tiles * column_tiles * finish * share
     cycles += LAUNCH if tasks > 1 else 0.0
-    fetched = _refetched(form, tile, machine, row_tiles, column_tiles)
+    fetched = refetched(form, tile, machine, row_tiles, column_tiles)
     streams = tile.streams and 4 * prod(form.vector.shape) > machine.l2
     cycles += fetched / machine.bytes_per_cycle * (STREAMS if streams else 1.0)
-    cycles += _before(form, tile, machine, row_tiles, column_tiles)
+    cycles += stages_before(form, tile, machine, row_tiles, column_tiles)
     if pads := tile.pads(form):
         cut = CUT_NEAR if tile.cuts_near(form) else 1.0
         cycles += cut * form.points_written / machine.cores
@@ -73,7 +73,7 @@ HALO = 3.0
 """How much more than its own share of the input a tile of a convolution reads, about."""
 
 
-def _before(
+def stages_before(
     form: Reduction, tile: Tile, machine: Hardware, row_tiles: int, column_tiles: int
 ) -> float:
     """Cycles for the stages before the reduction."""
@@ -147,7 +147,7 @@ def conflicts(form: Reduction, tile: Tile) -> int:
     return sum(max(0, count - 7) + (count if count > 8 else 0) for count in sets.values())
 
 
-def _refetched(
+def refetched(
     form: Reduction, tile: Tile, machine: Hardware, row_tiles: int, column_tiles: int
 ) -> float:
     """Bytes a core reads from beyond its second-level cache, besides a first time."""

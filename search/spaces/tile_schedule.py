@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tunefarm.search.kernels.matrices import Sizes, multiply_matrices
 from tunefarm.search.kernels.neighbours import name_of, register_neighbours
 from tunefarm.search.spaces.apart import (
     schedule_before,
@@ -15,11 +16,18 @@ from tunefarm.search.spaces.form import Reduction
 from tunefarm.search.spaces.tile import Before, Tile, longest, reduction_order, tile_sizes
 
 
-def schedule_tile(schedule: Any, form: Reduction, tile: Tile, maker: Any = None) -> None:
+def schedule_tile(
+    schedule: Any,
+    form: Reduction,
+    tile: Tile,
+    maker: Any = None,
+    matrices: Sizes | None = None,
+) -> None:
     """Apply `tile` to the unscheduled kernel in `schedule`.
 
     Args:
         maker: the stage that makes the vector operand, where one does: it makes it packed.
+        matrices: it is one of matrix registers, of these sizes.
     """
     inlined = form.before if tile.before is Before.INLINE else ()
     for stage in (*form.copies, *inlined, *form.after[:-1], *form.beyond[:-1]):
@@ -45,9 +53,12 @@ def schedule_tile(schedule: Any, form: Reduction, tile: Tile, maker: Any = None)
         apart.append(cut)
     schedule.parallel(inner.parallel)
     _vectorise(schedule, inner.column, tile)
-    for loop in inner.rows:
-        schedule.unroll(loop)
-    accumulate(schedule, block, form, tile.lanes, tile.unroll)
+    if matrices is not None:
+        multiply_matrices(schedule, schedule.get_loops(block)[-len(form.block.axes)], matrices)
+    else:
+        for loop in inner.rows:
+            schedule.unroll(loop)
+        accumulate(schedule, block, form, tile.lanes, tile.unroll)
     for stage in form.before if tile.before is Before.APART else ():
         schedule_before(schedule, stage, tile.lanes)
     apart += [schedule.get_sblock(stage.name) for stage in form.beyond[-1:]]

@@ -1,0 +1,313 @@
+"""A tile's sums in the processor's matrix registers.
+
+x86 with AMX has eight registers of up to 16 rows of 64 bytes, and an instruction that multiplies
+two of them: of 16 rows of numbers by 16 columns of weights, 64 terms each, added to 16 x 16 sums of
+32 bits. It does in sixteen cycles what sixty-four of the instructions for fours (VPDPBUSD) do.
+
+TensorIR has no such registers. A schedule leaves the reduction of a tile as it is and marks it
+(`multiply_matrices`), in the trace as well; `multiplying` puts in its place the instructions for it
+once the schedule is complete. A thread says how large the registers are to be (LDTILECFG) before it
+begins, and lets go of them at its end. The kernel asks the system once for the right to use them
+(Linux lends it on request, from 5.16 on; without it the first such instruction kills the process).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.ir.expr import StringImm
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm_ffi import structural_map, structural_walk
+
+from tunefarm.devices.matrices import COLUMNS, REGISTERS
+from tunefarm.search.kernels.splice import renamed
+from tunefarm.search.spaces.form import stride
+
+KEY = "tunefarm.matrices"
+"""Of a tile's outermost loop of its own: axes, rows and groups, see `multiply_matrices`."""
+_ALLOW = "tunefarm_allow_matrices"
+_PALETTE = 1
+"""Of the ways to divide the registers' memory: the only one there is."""
+
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), for this process.
+_FUNCTION = f"""
+@{_ALLOW}_asked = linkonce_odr hidden global i8 0
+declare i64 @syscall(i64, ...)
+define linkonce_odr hidden void @{_ALLOW}() noinline {{
+  %before = load atomic i8, ptr @{_ALLOW}_asked monotonic, align 1
+  %first = icmp eq i8 %before, 0
+  br i1 %first, label %ask, label %done
+ask:
+  %answer = call i64 (i64, ...) @syscall(i64 158, i64 4131, i64 18)
+  store atomic i8 1, ptr @{_ALLOW}_asked monotonic, align 1
+  br label %done
+done:
+  ret void
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How a tile's reduction is divided. Axes are positions among the reducing block's.
+
+    Attributes:
+        rows, rows_axis: of a register, and along which axis they lie; None for one row.
+        column: the axis of columns.
+        together: the reduction axes, outer first, whose terms lie one after another in memory.
+        terms: groups of neighbours that one instruction takes.
+    """
+
+    rows: int
+    rows_axis: int | None
+    column: int
+    together: tuple[int, ...]
+    terms: int
+
+    def words(self) -> str:
+        axis = "-" if self.rows_axis is None else self.rows_axis
+        return f"{self.rows} {axis} {self.column} {','.join(map(str, self.together))} {self.terms}"
+
+
+def _sizes(words: str) -> Sizes:
+    rows, axis, column, together, terms = words.split(" ")
+    return Sizes(
+        int(rows),
+        None if axis == "-" else int(axis),
+        int(column),
+        tuple(map(int, together.split(","))),
+        int(terms),
+    )
+
+
+def multiply_matrices(schedule: Any, loop: Any, sizes: Sizes) -> None:
+    """Let the reduction of a tile be done in matrix registers: `loop` is the first of those around
+    its block that are one tile's, a loop for each of the block's axes."""
+    schedule.annotate(loop, KEY, sizes.words())
+
+
+
+def multiplying(function: Any) -> Any:
+    """A scheduled kernel with the instructions that its loops are annotated with.
+
+    Raises:
+        ValueError: a tile is not of whole registers, or of more of them than there are.
+    """
+
+    def configured(loop: Any) -> Any:
+        if loop.kind != tirx.ForKind.PARALLEL or (marked := _marked(loop)) is None:
+            return loop
+        body = tirx.SeqStmt([_configured(marked), loop.body, _called("tilerelease")])
+        return _allowed(tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body))
+
+    def in_registers(loop: Any) -> Any:
+        return _Reduction(loop).text() if KEY in loop.annotations else loop
+
+    body = structural_map(function.body, (tirx.For, configured))
+    return function.with_body(structural_map(body, (tirx.For, in_registers)))
+
+
+def _marked(loop: Any) -> _Reduction | None:
+    """The reduction inside of `loop` that is to be done so."""
+    found: list[Any] = []
+    structural_walk(loop.body, (tirx.For, found.append))
+    marked = [one for one in found if KEY in one.annotations]
+    return _Reduction(marked[0]) if marked else None
+
+
+class _Reduction:
+    """One tile's reduction: from the loops of its block to instructions.
+
+    Args:
+        loop: the first of them, with the annotation.
+    """
+
+    def __init__(self, loop: Any) -> None:
+        self._sizes = _sizes(str(loop.annotations[KEY]))
+        self._loops: list[Any] = []
+        body = loop
+        while isinstance(body, tirx.For):
+            self._loops.append(body)
+            body = body.body
+        block = body.block
+        self._axes = [variable.var for variable in block.iter_vars]
+        self._values = list(body.iter_values)
+        self._reduces = [int(v.iter_type) == tirx.IterVar.CommReduce for v in block.iter_vars]
+        self._store = block.body
+        factors = self._store.value.b
+        self._data, self._weights = factors.a.value, factors.b.value
+        self._rows, self._columns = self._tiles()
+        few = min(len(self._rows), len(self._columns))
+        self._sums = len(self._rows) * len(self._columns)
+        self._free = range(self._sums + few, REGISTERS)
+        if not self._free or not all(self._whole(axis) for axis in range(len(self._loops))):
+            raise ValueError("a tile that is not of the matrix registers there are")
+
+    def _whole(self, axis: int) -> bool:
+        sizes, extent = self._sizes, int(self._loops[axis].extent)
+        of = {sizes.rows_axis: sizes.rows, sizes.column: COLUMNS}
+        return extent % of.get(axis, 1) == 0
+
+    def _tiles(self) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
+        """Where registers' rows begin, and where their columns do: offsets along axes."""
+        sizes, spatial = self._sizes, [a for a, sums in enumerate(self._reduces) if not sums]
+        steps = {axis: sizes.rows if axis == sizes.rows_axis else 1 for axis in spatial}
+        steps.pop(sizes.column)
+        starts = [range(0, int(self._loops[axis].extent), step) for axis, step in steps.items()]
+        rows = [dict(zip(steps, at, strict=True)) for at in product(*starts)]
+        width = int(self._loops[sizes.column].extent)
+        return rows, [{sizes.column: at} for at in range(0, width, COLUMNS)]
+
+    def configuration(self) -> list[int]:
+        """What LDTILECFG reads, as sixteen numbers of 32 bits."""
+        sizes = self._sizes
+        rows, widths = [0] * 16, [0] * 16
+        by_rows, by_terms = self._operands()
+        for register in range(self._sums):
+            rows[register], widths[register] = sizes.rows, 4 * COLUMNS
+        for register in by_rows:
+            rows[register], widths[register] = sizes.rows, 4 * sizes.terms
+        for register in by_terms:
+            rows[register], widths[register] = sizes.terms, 4 * COLUMNS
+        words = [_PALETTE, 0, 0, 0, *(low | high << 16 for low, high in _pairs(widths))]
+        return [*words, *(int.from_bytes(rows[at : at + 4], "little") for at in range(0, 16, 4))]
+
+    def _operands(self) -> tuple[list[int], list[int]]:
+        """The registers of data, and those of weights: of the one of which a tile has fewer all are
+        held for a step, the other's follow one another in what is free."""
+        few = list(range(self._sums, self._free[0]))
+        many = list(self._free[: max(len(self._rows), len(self._columns))])
+        return (few, many) if len(self._rows) <= len(self._columns) else (many, few)
+
+    def text(self) -> Any:
+        """What takes the loops' place."""
+        sizes, across = self._sizes, len(self._columns)
+        sums = {
+            (row, column): row * across + column
+            for row in range(len(self._rows))
+            for column in range(across)
+        }
+        text = [_called("tilezero", register) for register in sums.values()]
+        text.append(self._steps(sums))
+        pitch = 4 * int(self._loops[sizes.column].extent)
+        for (row, column), register in sums.items():
+            there = self._address(self._store, {**self._rows[row], **self._columns[column]})
+            text.append(_called("tilestored64", register, there, pitch))
+        return _block("in_matrices", tirx.SeqStmt(text))
+
+    def _steps(self, sums: Mapping[tuple[int, int], int]) -> Any:
+        """The loops of the reduction, a register's terms at a time."""
+        sizes = self._sizes
+        step = tirx.Var("step", "int64")
+        at, rest = dict[int, Any](), step * sizes.terms
+        for axis in reversed(sizes.together):
+            extent = int(self._loops[axis].extent)
+            at[axis] = rest if axis == sizes.together[0] else tirx.floormod(rest, extent)
+            rest = tirx.floordiv(rest, extent)
+        count = prod(int(self._loops[axis].extent) for axis in sizes.together) // sizes.terms
+        outer = [
+            axis
+            for axis, sums_up in enumerate(self._reduces)
+            if sums_up and axis not in sizes.together and axis < len(self._loops) - 1
+        ]
+        at |= {axis: self._loops[axis].loop_var for axis in outer}
+        body = tirx.For(step, 0, count, tirx.ForKind.SERIAL, self._step(at, sums))
+        for axis in reversed(outer):
+            loop = self._loops[axis]
+            body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
+        return body
+
+    def _step(self, at: Mapping[int, Any], sums: Mapping[tuple[int, int], int]) -> Any:
+        data, weights = self._operands()
+        pitches = self._pitches()
+
+        def load(rows: bool, index: int) -> tuple[int, Any]:
+            registers, load, starts = (
+                (data, self._data, self._rows) if rows else (weights, self._weights, self._columns)
+            )
+            register = registers[index % len(registers)]
+            there = self._address(load, {**at, **starts[index]})
+            return register, _called("tileloadd64", register, there, pitches[not rows])
+
+        held_rows = len(self._rows) <= len(self._columns)
+        few, many = sorted((len(self._rows), len(self._columns)))
+        held = [load(held_rows, index) for index in range(few)]
+        text = [instruction for _, instruction in held]
+        for other in range(many):
+            register, instruction = load(not held_rows, other)
+            text.append(instruction)
+            for one, (kept, _) in enumerate(held):
+                row, column = (one, other) if held_rows else (other, one)
+                left, right = (kept, register) if held_rows else (register, kept)
+                text.append(_called("tdpbusd", sums[row, column], left, right))
+        return tirx.SeqStmt(text)
+
+    def _pitches(self) -> tuple[int, int]:
+        """Bytes from a register's row to the next, of data and of weights."""
+        sizes = self._sizes
+        rows = 0
+        if sizes.rows_axis is not None:
+            found = stride(self._data, self._axes[sizes.rows_axis])
+            if found is None:
+                raise ValueError("rows that are not evenly spaced")
+            rows = found
+        terms = stride(self._weights, self._axes[sizes.together[-1]])
+        if terms != 4 * COLUMNS:
+            raise ValueError("weights that are not packed for matrix registers")
+        return rows, terms
+
+    def _address(self, access: Any, at: Mapping[int, Any]) -> Any:
+        """Of what is read or written at these offsets in the tile."""
+        offsets = {
+            loop.loop_var: tirx.const(0, "int64") + at.get(axis, 0)
+            for axis, loop in enumerate(self._loops)
+        }
+        place = {
+            axis: renamed(value, offsets)
+            for axis, value in zip(self._axes, self._values, strict=True)
+        }
+        buffer = access.buffer if isinstance(access, tirx.BufferStore) else access.source
+        indices = [renamed(index, place) for index in access.indices]
+        return tirx.address_of(tirx.BufferLoad(buffer, indices))
+
+
+def _pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _called(name: str, *arguments: Any) -> Any:
+    """An instruction: registers are numbers of 8 bits, distances of 64."""
+    distance = len(arguments) - 1 if name in ("tileloadd64", "tilestored64") else -1
+    given = [
+        tirx.const(one, "int64" if place == distance else "int8") if isinstance(one, int) else one
+        for place, one in enumerate(arguments)
+    ]
+    return tirx.Evaluate(tirx.call_llvm_intrin("void", f"llvm.x86.{name}", *given))
+
+
+def _block(name: str, body: Any, buffers: Sequence[Any] = ()) -> Any:
+    block = SBlock([], [], [], name, body, alloc_buffers=list(buffers))
+    return SBlockRealize([], tirx.const(True, "bool"), block)
+
+
+def _configured(reduction: _Reduction) -> Any:
+    """How large each register is, told to this thread's processor."""
+    words = tirx.decl_buffer((16,), "int32", "matrix_sizes", scope="local")
+    text = [
+        tirx.BufferStore(words, tirx.const(word, "int32"), [tirx.const(at, "int64")])
+        for at, word in enumerate(reduction.configuration())
+    ]
+    there = tirx.address_of(tirx.BufferLoad(words, [tirx.const(0, "int64")]))
+    return _block("configured", tirx.SeqStmt([*text, _called("ldtilecfg", there)]), [words])
+
+
+def _allowed(text: Any) -> Any:
+    """With the right to use the registers asked for before."""
+    ask = tirx.Evaluate(tirx.call_extern("void", _ALLOW))
+    whole = tirx.SeqStmt([ask, text])
+    return tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", StringImm(_FUNCTION), whole)

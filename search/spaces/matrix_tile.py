@@ -1,0 +1,214 @@
+"""Matrix tiles: products whose partial results are in the processor's matrix registers.
+
+A tile is some registers high and some wide; for each step of the reduction it reads a register for
+each of either, and multiplies each of the ones with each of the others. What is around it is that
+of register tiles: weights are packed once, what follows is applied to a tile before it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import ceil, log2
+from typing import Any
+
+from tunefarm.devices.matrices import COLUMNS, REGISTERS, ROWS, multiplies_matrices
+from tunefarm.devices.neighbours import FOURS
+from tunefarm.devices.target import Target
+from tunefarm.search.kernels.matrices import Sizes
+from tunefarm.search.spaces.family import FewWays, Way
+from tunefarm.search.spaces.form import Reduction
+from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
+from tunefarm.search.spaces.neighbours import sums_of
+from tunefarm.search.spaces.tile import (
+    Before,
+    Tile,
+    divisors,
+    in_order,
+    parallel_tasks,
+    reduction_order,
+    tile_counts,
+    tiled_rows,
+)
+from tunefarm.search.spaces.tile_estimate import refetched, stages_before
+from tunefarm.search.spaces.tile_schedule import schedule_tile
+
+MATRICES = "matrix-tile"
+
+
+@dataclass(frozen=True)
+class MatrixTile(Way):
+    """What a thread computes at a time, and in which order.
+
+    Attributes:
+        high: rows of a register.
+        rows: registers along the innermost axis of rows.
+        planes: along the one around it.
+        columns: registers beside each other.
+        columns_first: the loop over columns of tiles is outside of that over rows of them.
+        flat: every tile is a parallel task; else only the outer loop's iterations are.
+    """
+
+    high: int
+    rows: int
+    planes: int
+    columns: int
+    columns_first: int
+    flat: int
+
+    @property
+    def tile(self) -> Tile:
+        """As one of vectors."""
+        order = (bool(self.columns_first), bool(self.flat))
+        height = self.high * self.rows
+        return Tile(
+            height, self.planes, self.columns, COLUMNS, 1, *order, True, Before.APART, streams=True
+        )
+
+    @property
+    def registers(self) -> int:
+        """That its sums take, and the operands of a step."""
+        tall = self.rows * self.planes
+        return tall * self.columns + min(tall, self.columns) + 1
+
+    def coordinates(self) -> tuple[float, ...]:
+        counts = (self.high, self.rows, self.planes, self.columns)
+        return (*(log2(count) for count in counts), 2.0 * self.columns_first, 2.0 * self.flat)
+
+
+def matrix_tile_space(workload: Any, target: Target) -> FewWays[MatrixTile] | None:
+    """The space of `workload`, None where it is no product of 8 bits or there is no tile of it."""
+    if not multiplies_matrices(target):
+        return None
+    form = sums_of(workload, beyond=True)
+    if form is None or form.together != FOURS or not _readable(form):
+        return None
+    ways = list(_ways(form))
+    if not ways:
+        return None
+    machine = hardware(target)
+    return FewWays(
+        MATRICES,
+        workload,
+        ways,
+        partial(_estimate, form, machine),
+        partial(_schedule, form),
+        _figures(form, machine),
+    )
+
+
+def _readable(form: Reduction) -> bool:
+    """Whether rows of numbers are evenly spaced, and weights constant."""
+    _, rows_axis = tiled_rows(form)
+    other = form.other
+    return (
+        form.product
+        and form.vector.free
+        and all(axis is not None for axis in form.vector.plain)
+        and form.column in form.vector.plain
+        and other is not None
+        and other.strides[form.column] == 0
+        and (rows_axis is None or other.strides[rows_axis] is not None)
+        and form.extent(form.column) % COLUMNS == 0
+        and bool(_run(form))
+    )
+
+
+def _run(form: Reduction) -> tuple[int, ...]:
+    """The innermost axes of the reduction whose terms lie one after another in memory."""
+    assert form.other is not None
+    found: list[int] = []
+    length = 1
+    for axis in reversed(reduction_order(form)):
+        if form.extent(axis) > 1 and form.other.strides[axis] != length:
+            break
+        found.append(axis)
+        length *= form.extent(axis)
+    return tuple(reversed(found))
+
+
+def _terms(form: Reduction) -> int:
+    """Groups that one instruction takes: as many as divide what lies together."""
+    length = 1
+    for axis in _run(form):
+        length *= form.extent(axis)
+    return max(one for one in divisors(length) if one <= ROWS)
+
+
+def _ways(form: Reduction) -> Iterator[MatrixTile]:
+    planes_axis, rows_axis = tiled_rows(form)
+    rows = form.limits[rows_axis] if rows_axis is not None else 1
+    planes = form.limits[planes_axis] if planes_axis is not None else 1
+    columns = form.extent(form.column) // COLUMNS
+    tallest = max(one for one in divisors(rows) if one <= ROWS)
+    counts = range(1, REGISTERS)
+    for high in (one for one in divisors(rows) if tallest / 2 < one <= ROWS):
+        for down, deep, beside, first, flat in product(counts, counts, counts, (0, 1), (0, 1)):
+            way = MatrixTile(high, down, deep, beside, first, flat)
+            whole = not (rows // high % down or planes % deep or columns % beside)
+            if whole and way.registers <= REGISTERS and in_order(form, way.tile):
+                yield way
+
+
+def _schedule(form: Reduction, schedule: Any, way: MatrixTile) -> None:
+    _, rows_axis = tiled_rows(form)
+    sizes = Sizes(way.high, rows_axis, form.column, _run(form), _terms(form))
+    schedule_tile(schedule, form, way.tile, matrices=sizes)
+
+
+MULTIPLY, LEAST = 1.0, 9.0
+"""Cycles of a register's row in the instruction that multiplies; of the whole of it, at least."""
+NEAR, FAR = 128.0, 40.0
+"""Bytes a cycle that registers are loaded with from the first and the second level of caches."""
+L1 = 32 << 10
+"""Bytes that are kept near."""
+OVERLAP = 0.3
+"""How much of the shorter of multiplying and loading is not hidden behind the longer."""
+FINISH = 2.0
+"""Cycles of a vector of sums, beside what follows them."""
+CONFIGURE = 200.0
+"""Cycles of a task's beginning and end."""
+
+
+def _estimate(form: Reduction, machine: Hardware, way: MatrixTile) -> float:
+    """Seconds of one call at 3 GHz: to order points by, not to quote."""
+    tile, terms = way.tile, _terms(form)
+    row_tiles, column_tiles = tile_counts(form, tile)
+    tasks = parallel_tasks(form, tile)
+    share = ceil(tasks / machine.cores) / tasks
+    tall, steps = way.rows * way.planes, form.depth // terms
+    multiplies = tall * way.columns * max(LEAST, MULTIPLY * way.high)
+    panel = 4.0 * form.depth * COLUMNS * way.columns
+    weights = 4.0 * COLUMNS * terms * way.columns / (NEAR if _stays(form, tile, panel) else FAR)
+    loads = tall * way.high * 4.0 * max(terms, COLUMNS) / NEAR + weights
+    step = max(multiplies, loads) + OVERLAP * min(multiplies, loads)
+    finish = tall * way.high * way.columns * (FINISH + 0.5 * form.operations_after)
+    cycles = row_tiles * column_tiles * (steps * step + finish) * share
+    cycles += CONFIGURE * tasks * share + (LAUNCH if tasks > 1 else 0.0)
+    cycles += refetched(form, tile, machine, row_tiles, column_tiles) / machine.bytes_per_cycle
+    cycles += stages_before(form, tile, machine, row_tiles, column_tiles)
+    return cycles / 3e9
+
+
+def _stays(form: Reduction, tile: Tile, panel: float) -> bool:
+    """Whether a tile finds its weights where the one before it left them."""
+    return tile.columns_first and panel <= L1
+
+
+def _figures(form: Reduction, machine: Hardware) -> tuple[float, ...]:
+    _, rows_axis = tiled_rows(form)
+    other = form.other
+    assert other is not None
+    return (
+        log2(form.flops),
+        log2(form.depth),
+        float(_terms(form)),
+        log2(form.extent(form.column)),
+        log2(form.points_written),
+        float(other.strides[rows_axis] or 0) if rows_axis is not None else -1.0,
+        float(len(form.before)),
+        float(form.operations_after),
+        *machine.figures(),
+    )
