@@ -11,7 +11,7 @@ from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipelin
 from tvm_ffi import structural_walk
 
 from tunefarm.devices.target import Target
-from tunefarm.measure.cpu_passes import kept_local, rounded_at_once
+from tunefarm.measure.cpu_passes import kept_local, rounded_at_once, rounded_in_vectors
 from tunefarm.measure.cuda.passes import bound_loads, copied_apart
 
 os.environ["TVM_COMPILE_FORCE_FALLBACK"] = "1"
@@ -44,13 +44,20 @@ def _for_processors() -> tuple[Any, Any, Any]:
     lower, for_host, for_device = get_tir_pipeline("default")
 
     @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
+    def lower_each(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        written = {
+            variable: rounded_in_vectors(one) for variable, one in module.functions_items()
+        }
+        return lower(tvm.IRModule(written, attrs=module.attrs))
+
+    @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
     def for_llvm(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         written = {
             variable: rounded_at_once(kept_local(one)) for variable, one in module.functions_items()
         }
         return tvm.IRModule(written, attrs=module.attrs)
 
-    return lower, lambda: tvm.ir.transform.Sequential([for_llvm, for_host()]), for_device
+    return lower_each, lambda: tvm.ir.transform.Sequential([for_llvm, for_host()]), for_device
 
 
 def _for_gpus() -> tuple[Any, Any, Any]:
