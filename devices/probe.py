@@ -9,6 +9,8 @@ from typing import Any
 
 from tunefarm.devices import cpu
 from tunefarm.devices.device import Device, device_from_dict
+from tunefarm.devices.matrices import multiplies_matrices
+from tunefarm.devices.naming import processor_name
 from tunefarm.devices.target import make_target
 from tunefarm.errors import NoDevice
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
@@ -21,8 +23,9 @@ def probe_host(_request: Any = None) -> dict[str, Any]:
     import tvm
     import tvm_ffi
 
-    mcpu = str(tvm.target.Target.from_device("cpu").attrs["mcpu"])
-    cores = cpu.usable_cores()
+    features, cores = cpu.cpu_features(), cpu.usable_cores()
+    told = str(tvm.target.Target.from_device("cpu").attrs["mcpu"])
+    mcpu = processor_name(told, features, _has_matrices)
     toolchain = {
         "tvm": tvm.__version__,
         "tvm_ffi": tvm_ffi.__version__,
@@ -40,11 +43,15 @@ def probe_host(_request: Any = None) -> dict[str, Any]:
         cores=cores,
         memory_bytes=cpu.memory_bytes(),
         caches=cpu.cache_sizes(),
-        features=cpu.cpu_features(),
+        features=features,
         toolchain=tuple(sorted(toolchain.items())),
     )
     identity = hashlib.sha256(f"{device.host} {device.fingerprint}".encode()).hexdigest()[:8]
     return {**device.to_dict(), "id": f"cpu-{mcpu}-{cores}c-{identity}"}
+
+
+def _has_matrices(mcpu: str) -> bool:
+    return multiplies_matrices(make_target("llvm", {"mcpu": mcpu}))
 
 
 def _llvm_version() -> tuple[int, ...]:

@@ -20,13 +20,15 @@ from math import prod
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Range
 from tvm.ir.expr import StringImm
 from tvm.s_tir import SBlock, SBlockRealize
+from tvm.sym import Analyzer
+from tvm.sym.pattern import detect_linear_equation
 from tvm_ffi import structural_map, structural_walk
 
 from tunefarm.devices.matrices import COLUMNS, REGISTERS
 from tunefarm.search.kernels.splice import renamed
-from tunefarm.search.spaces.form import stride
 
 KEY = "tunefarm.matrices"
 """Of a tile's outermost loop of its own: axes, rows and groups, see `multiply_matrices`."""
@@ -120,6 +122,19 @@ def _marked(loop: Any) -> _Reduction | None:
     return _Reduction(marked[0]) if marked else None
 
 
+def pitch(load: Any, variables: Sequence[Any], axis: int) -> int | None:
+    """Elements between what `load` reads for neighbours along one of a block's axes; None where
+    they are not evenly spaced. Across the ends of lines they may be, as a whole."""
+    known, place, elements = Analyzer(), tirx.const(0, "int64"), 1
+    for one in variables:
+        known.bind(one.var, Range.from_min_extent(one.dom.min, one.dom.extent))
+    for index, size in zip(reversed(load.indices), reversed(load.source.shape), strict=True):
+        place += index * elements
+        elements *= int(size)
+    linear = detect_linear_equation(known.simplify(place), [variables[axis].var])
+    return int(linear[0]) if linear else None
+
+
 class _Reduction:
     """One tile's reduction: from the loops of its block to instructions.
 
@@ -135,6 +150,7 @@ class _Reduction:
             self._loops.append(body)
             body = body.body
         block = body.block
+        self._variables = list(block.iter_vars)
         self._axes = [variable.var for variable in block.iter_vars]
         self._values = list(body.iter_values)
         self._reduces = [int(v.iter_type) == tirx.IterVar.CommReduce for v in block.iter_vars]
@@ -252,14 +268,13 @@ class _Reduction:
         sizes = self._sizes
         rows = 0
         if sizes.rows_axis is not None:
-            found = stride(self._data, self._axes[sizes.rows_axis])
+            found = pitch(self._data, self._variables, sizes.rows_axis)
             if found is None:
                 raise ValueError("rows that are not evenly spaced")
             rows = found
-        terms = stride(self._weights, self._axes[sizes.together[-1]])
-        if terms != 4 * COLUMNS:
+        if pitch(self._weights, self._variables, sizes.together[-1]) != 4 * COLUMNS:
             raise ValueError("weights that are not packed for matrix registers")
-        return rows, terms
+        return rows, 4 * COLUMNS
 
     def _address(self, access: Any, at: Mapping[int, Any]) -> Any:
         """Of what is read or written at these offsets in the tile."""

@@ -34,7 +34,10 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.fold import fold_space
     from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
     from tunefarm.search.spaces.lapped_rows import lapped_rows_space
-    from tunefarm.search.spaces.matrix_tile import matrix_tile_space
+    from tunefarm.search.spaces.matrix_tile import (
+        matrix_tile_space,
+        overlapped_matrix_tile_space,
+    )
     from tunefarm.search.spaces.plain_tile.space import PLAIN_TILES
     from tunefarm.search.spaces.register_tile import (
         filled_tile_space,
@@ -51,7 +54,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
 
     own: tuple[SpaceFactory, ...] = (
         *(register_tile_space, filled_tile_space, overlapped_tile_space),
-        *(matrix_tile_space, spread_space, winograd_space),
+        *(matrix_tile_space, overlapped_matrix_tile_space, spread_space, winograd_space),
         *(rowwise_space, lapped_rows_space, elementwise_space, windows_space, fold_space),
     )
     if target.kind == "cuda":

@@ -7,21 +7,24 @@ of register tiles: weights are packed once, what follows is applied to a tile be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from math import ceil, log2
+from math import ceil, inf, log2
 from typing import Any
+
+from tvm import DataType
 
 from tunefarm.devices.matrices import COLUMNS, REGISTERS, ROWS, multiplies_matrices
 from tunefarm.devices.neighbours import FOURS
 from tunefarm.devices.target import Target
-from tunefarm.search.kernels.matrices import Sizes
+from tunefarm.search.kernels.matrices import Sizes, pitch
+from tunefarm.search.kernels.overlapping import overlappable, overlapped
 from tunefarm.search.spaces.family import FewWays, Way
-from tunefarm.search.spaces.form import Reduction
+from tunefarm.search.spaces.form import Reduction, load_of, stages_of
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
-from tunefarm.search.spaces.neighbours import sums_of
+from tunefarm.search.spaces.neighbours import sums_at, sums_of
 from tunefarm.search.spaces.tile import (
     Before,
     Tile,
@@ -36,6 +39,8 @@ from tunefarm.search.spaces.tile_estimate import refetched, stages_before
 from tunefarm.search.spaces.tile_schedule import schedule_tile
 
 MATRICES = "matrix-tile"
+GAIN = 0.93
+"""Of the time of registers that divide the rows: what overlapping ones have to promise."""
 
 
 @dataclass(frozen=True)
@@ -80,29 +85,76 @@ class MatrixTile(Way):
 
 def matrix_tile_space(workload: Any, target: Target) -> FewWays[MatrixTile] | None:
     """The space of `workload`, None where it is no product of 8 bits or there is no tile of it."""
-    if not multiplies_matrices(target):
+    form = _form(workload, target)
+    ways = list(_ways(form)) if form is not None and _readable(form) else []
+    return _space(workload, target, form, MATRICES, ways) if form is not None and ways else None
+
+
+def overlapped_matrix_tile_space(workload: Any, target: Target) -> FewWays[MatrixTile] | None:
+    """The space of `workload` with registers whose rows overlap, of as many rows as promise most,
+    in lines or across their ends; None where those that divide them do nearly as well."""
+    form = _form(workload, target)
+    if form is None or form.beyond:
         return None
-    form = sums_of(workload, beyond=True)
-    if form is None or form.together != FOURS or not _readable(form):
-        return None
-    ways = list(_ways(form))
-    if not ways:
-        return None
+    least = min((_promised(form, way.high) for way in _ways(form)), default=inf)
+    promised = {
+        (rows, across): _promised(form, rows, across)
+        for across in (False, True)
+        for rows in range(2, ROWS + 1)
+        if overlappable(form, rows, across)
+    }
+    for rows, across in sorted(promised, key=lambda way: promised[way]):
+        if promised[rows, across] >= GAIN * least:
+            return None
+        rewritten = overlapped(workload, rows, across)
+        *before, product, store = stages_of(rewritten)
+        made = sums_at(product, frozenset({form.vector.buffer}), before, (store,))
+        ways = list(_ways(made)) if made is not None and _readable(made) else []
+        if made is not None and ways:
+            algorithm = f"{'across' if across else 'overlapped'} {rows}"
+            family = f"overlapped-{MATRICES}"
+            return _space(rewritten, target, made, family, ways, algorithm)
+    return None
+
+
+def _form(workload: Any, target: Target) -> Reduction | None:
+    form = sums_of(workload, beyond=True) if multiplies_matrices(target) else None
+    return form if form is not None and form.together == FOURS else None
+
+
+def _space(
+    workload: Any,
+    target: Target,
+    form: Reduction,
+    family: str,
+    ways: Sequence[MatrixTile],
+    algorithm: str = "",
+) -> FewWays[MatrixTile]:
     machine = hardware(target)
     return FewWays(
-        MATRICES,
+        family,
         workload,
         ways,
         partial(_estimate, form, machine),
         partial(_schedule, form),
         _figures(form, machine),
+        algorithm=lambda _: algorithm,
     )
+
+
+def _promised(form: Reduction, high: int, across: bool = False) -> float:
+    """Cycles that registers of so many rows take for a line, or for all lines, of one step."""
+    lines, row = tiled_rows(form)
+    rows = form.extent(row) if row is not None else 1
+    count = form.extent(lines) if lines is not None else 1
+    whole, times = (rows * count, 1) if across else (rows, count)
+    return times * ceil(whole / high) * max(LEAST, MULTIPLY * high)
 
 
 def _readable(form: Reduction) -> bool:
     """Whether rows of numbers are evenly spaced, and weights constant."""
     _, rows_axis = tiled_rows(form)
-    other = form.other
+    other, variables = form.other, form.block.node.iter_vars
     return (
         form.product
         and form.vector.free
@@ -110,7 +162,7 @@ def _readable(form: Reduction) -> bool:
         and form.column in form.vector.plain
         and other is not None
         and other.strides[form.column] == 0
-        and (rows_axis is None or other.strides[rows_axis] is not None)
+        and (rows_axis is None or pitch(load_of(form), variables, rows_axis) is not None)
         and form.extent(form.column) % COLUMNS == 0
         and bool(_run(form))
     )
@@ -170,6 +222,10 @@ FINISH = 2.0
 """Cycles of a vector of sums, beside what follows them."""
 CONFIGURE = 200.0
 """Cycles of a task's beginning and end."""
+APART, SHARED = 3.0, 12.0
+"""Cycles of a piece of the result's row that is stored by itself, beside pieces that come from
+another core; where these are of the same line of a cache."""
+LINE = 64
 
 
 def _estimate(form: Reduction, machine: Hardware, way: MatrixTile) -> float:
@@ -189,7 +245,16 @@ def _estimate(form: Reduction, machine: Hardware, way: MatrixTile) -> float:
     cycles += CONFIGURE * tasks * share + (LAUNCH if tasks > 1 else 0.0)
     cycles += refetched(form, tile, machine, row_tiles, column_tiles) / machine.bytes_per_cycle
     cycles += stages_before(form, tile, machine, row_tiles, column_tiles)
+    if column_tiles > 1 and (way.columns_first or way.flat):
+        pieces = row_tiles * column_tiles * share * tall * way.high
+        cycles += pieces * (SHARED if tile.columns * _bytes(form) < LINE else APART)
     return cycles / 3e9
+
+
+def _bytes(form: Reduction) -> int:
+    """Of an element of the result."""
+    stored = (form.block, *form.after)[-1].node.writes[0].source
+    return DataType(stored.dtype).itemsize
 
 
 def _stays(form: Reduction, tile: Tile, panel: float) -> bool:
