@@ -5,6 +5,7 @@ psutil is imported where it is used: checking an artifact against its host needs
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
@@ -14,6 +15,8 @@ from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
+_ARCH_PRCTL, _REQUEST, _MATRICES = 158, 0x1023, 18
+"""A call of x86 Linux, what is asked of it (ARCH_REQ_XCOMP_PERM), and for what (XTILEDATA)."""
 _PROCESSORS = Path("/sys/devices/system/cpu")
 
 
@@ -37,8 +40,26 @@ def cpu_model() -> str:
 
 
 def cpu_features() -> tuple[str, ...]:
+    """By the system's names; without what it has but keeps back from this process."""
     info = cpu_info()
-    return tuple(sorted((info.get("flags") or info.get("Features") or "").split()))
+    found = (info.get("flags") or info.get("Features") or "").split()
+    if any(map(is_lent, found)) and not matrices_are_lent():
+        found = [one for one in found if not is_lent(one)]
+    return tuple(sorted(found))
+
+
+def is_lent(feature: str) -> bool:
+    """Whether a process has to ask the system for it."""
+    return feature.startswith("amx_")
+
+
+@cache
+def matrices_are_lent() -> bool:
+    """Ask Linux for this process's right to x86's matrix registers (from 5.16 on)."""
+    if platform.machine() != "x86_64":
+        return False
+    request = (ctypes.c_long(one) for one in (_ARCH_PRCTL, _REQUEST, _MATRICES))
+    return ctypes.CDLL(None).syscall(*request) == 0
 
 
 def usable_cores() -> int:

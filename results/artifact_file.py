@@ -250,7 +250,8 @@ def misfits(manifest: dict[str, Any]) -> list[str]:
         return found
     missing = sorted(set(host["cpu_features"]) - set(cpu.cpu_features()))
     if missing:
-        found.append(f"this processor lacks {', '.join(missing)}")
+        kept_back = ", or the system keeps it back" if any(map(cpu.is_lent, missing)) else ""
+        found.append(f"this processor lacks {', '.join(missing)}{kept_back}")
     if "gpu" in host:
         found += gpu_misfits(host["gpu"]["arch"], host["gpu"]["cuda"])
     runtime = _runtime_version()

@@ -234,15 +234,27 @@ def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     if completed_by(trace) is None:
         postprocess(make_context(workload, target, rules_of(trace)), schedule)
     function = schedule.mod["main"]
-    steps = ((PREFETCH, prefetching), (STREAM, streaming), (MATRICES, multiplying))
-    for key, completed in steps:
-        function = completed(function) if f'"{key}"' in trace else function
+    function = _completed(function, trace)
     function = in_full(function, target, completed_by(trace))
     if halo is None:
         return function
     if not stays_aligned(function, halo):
         raise InvalidTrace("with zeros around it the result's vectors would not be aligned")
     return with_halo(function, halo)
+
+
+def _completed(function: Any, trace: str) -> Any:
+    """With the statements that schedules have no primitives for."""
+    try:
+        for key, step in (
+            (PREFETCH, prefetching),
+            (STREAM, streaming),
+            (MATRICES, multiplying),
+        ):
+            function = step(function) if f'"{key}"' in trace else function
+    except ValueError as error:
+        raise InvalidTrace(str(error)) from error
+    return function
 
 
 def in_full(function: Any, target: Target, point: str | None) -> Any:

@@ -212,17 +212,19 @@ def _schedule(form: Reduction, schedule: Any, way: MatrixTile) -> None:
 
 MULTIPLY, LEAST = 1.0, 9.0
 """Cycles of a register's row in the instruction that multiplies; of the whole of it, at least."""
-NEAR, FAR = 128.0, 40.0
+NEAR, FAR = 128.0, 64.0
 """Bytes a cycle that registers are loaded with from the first and the second level of caches."""
 L1 = 32 << 10
 """Bytes that are kept near."""
-OVERLAP = 0.3
+OVERLAP = 0.7
 """How much of the shorter of multiplying and loading is not hidden behind the longer."""
-FINISH = 2.0
-"""Cycles of a vector of sums, beside what follows them."""
-CONFIGURE = 200.0
+BEYOND = 20.0
+"""Bytes a cycle that a core gets from beyond its second level."""
+FINISH, AFTER = 1.0, 0.6
+"""Cycles of a vector of sums, and of an operation that follows them."""
+CONFIGURE = 120.0
 """Cycles of a task's beginning and end."""
-APART, SHARED = 3.0, 12.0
+APART, SHARED = 6.0, 14.0
 """Cycles of a piece of the result's row that is stored by itself, beside pieces that come from
 another core; where these are of the same line of a cache."""
 LINE = 64
@@ -240,10 +242,10 @@ def _estimate(form: Reduction, machine: Hardware, way: MatrixTile) -> float:
     weights = 4.0 * COLUMNS * terms * way.columns / (NEAR if _stays(form, tile, panel) else FAR)
     loads = tall * way.high * 4.0 * max(terms, COLUMNS) / NEAR + weights
     step = max(multiplies, loads) + OVERLAP * min(multiplies, loads)
-    finish = tall * way.high * way.columns * (FINISH + 0.5 * form.operations_after)
+    finish = tall * way.high * way.columns * (FINISH + AFTER * form.operations_after)
     cycles = row_tiles * column_tiles * (steps * step + finish) * share
     cycles += CONFIGURE * tasks * share + (LAUNCH if tasks > 1 else 0.0)
-    cycles += refetched(form, tile, machine, row_tiles, column_tiles) / machine.bytes_per_cycle
+    cycles += refetched(form, tile, machine, row_tiles, column_tiles) / BEYOND
     cycles += stages_before(form, tile, machine, row_tiles, column_tiles)
     if column_tiles > 1 and (way.columns_first or way.flat):
         pieces = row_tiles * column_tiles * share * tall * way.high
