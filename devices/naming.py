@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 _VECTORS = frozenset(
-    "avx2 fma bmi2 avx512f avx512bw avx512cd avx512dq avx512vl avx512ifma avx512vbmi avx512_vbmi2 "
-    "avx512_vnni avx512_bitalg avx512_vpopcntdq gfni vaes vpclmulqdq".split()
+    (
+        *("avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+        *("avx512ifma", "avx512vbmi", "avx512_vbmi2", "avx512_vnni", "avx512_bitalg"),
+        *("avx512_vpopcntdq", "gfni", "vaes", "vpclmulqdq"),
+    )
 )
-_MATRICES = frozenset("amx_tile amx_int8 amx_bf16".split())
+_MATRICES = frozenset(("amx_tile", "amx_int8", "amx_bf16"))
 _KNOWN = (
     ("sapphirerapids", _VECTORS | _MATRICES | {"avx_vnni", "avx512_bf16", "avx512_fp16"}),
     ("icelake-server", _VECTORS),
@@ -33,6 +36,6 @@ def processor_name(
         has_matrices: whether the compiler takes a processor of that name to have matrix registers.
     """
     seen = set(features)
-    if has_matrices(told) == (_MATRICES <= seen):
+    if has_matrices(told) == (seen >= _MATRICES):
         return told
     return next((name for name, needed in _KNOWN if needed <= seen), told)

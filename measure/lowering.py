@@ -45,9 +45,7 @@ def _for_processors() -> tuple[Any, Any, Any]:
 
     @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
     def lower_each(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        written = {
-            variable: rounded_in_vectors(one) for variable, one in module.functions_items()
-        }
+        written = {variable: rounded_in_vectors(one) for variable, one in module.functions_items()}
         return lower(tvm.IRModule(written, attrs=module.attrs))
 
     @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]

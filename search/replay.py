@@ -205,12 +205,13 @@ def rewritten(workload: Any, algorithm: str | None) -> Any:
     from tunefarm.search.kernels.overlapping import overlapped
     from tunefarm.search.kernels.score_rows import in_rows
     from tunefarm.search.kernels.spreading import spread
+    from tunefarm.search.kernels.tables import tabled
     from tunefarm.search.kernels.winograd import winograd
 
     name, _, size = algorithm.partition(" ")
     known = {"winograd": winograd, "filled": filled, "spread": spread, "fold": fold}
     known |= {"overlapped": overlapped, "across": partial(overlapped, across=True)}
-    known |= {"lapped": lapped, "rows": in_rows}
+    known |= {"lapped": lapped, "rows": in_rows, "table": tabled}
     if name not in known or not size.isdigit():
         raise ValueError(f"no algorithm {algorithm!r} is known")
     return known[name](workload, int(size))
@@ -234,7 +235,7 @@ def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     if completed_by(trace) is None:
         postprocess(make_context(workload, target, rules_of(trace)), schedule)
     function = schedule.mod["main"]
-    function = _completed(function, trace)
+    function = _completed(function, target, trace)
     function = in_full(function, target, completed_by(trace))
     if halo is None:
         return function
@@ -243,14 +244,17 @@ def scheduled_function(workload: Any, target: Target, trace: str) -> Any:
     return with_halo(function, halo)
 
 
-def _completed(function: Any, trace: str) -> Any:
+def _completed(function: Any, target: Target, trace: str) -> Any:
     """With the statements that schedules have no primitives for."""
+    from tunefarm.search.kernels.tables import KEY as LOOK_UP
+    from tunefarm.search.kernels.tables import looking_up
+
+    steps = (
+        *((PREFETCH, prefetching), (STREAM, streaming), (MATRICES, multiplying)),
+        (LOOK_UP, partial(looking_up, target=target)),
+    )
     try:
-        for key, step in (
-            (PREFETCH, prefetching),
-            (STREAM, streaming),
-            (MATRICES, multiplying),
-        ):
+        for key, step in steps:
             function = step(function) if f'"{key}"' in trace else function
     except ValueError as error:
         raise InvalidTrace(str(error)) from error

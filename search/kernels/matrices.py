@@ -93,7 +93,6 @@ def multiply_matrices(schedule: Any, loop: Any, sizes: Sizes) -> None:
     schedule.annotate(loop, KEY, sizes.words())
 
 
-
 def multiplying(function: Any) -> Any:
     """A scheduled kernel with the instructions that its loops are annotated with.
 

@@ -47,6 +47,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.rowwise import rowwise_space
     from tunefarm.search.spaces.score_rows import score_rows_space
     from tunefarm.search.spaces.spread import spread_space
+    from tunefarm.search.spaces.table import table_space
     from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
     from tunefarm.search.spaces.warp_rows.space import WARP_ROWS
     from tunefarm.search.spaces.windows import windows_space
@@ -55,7 +56,8 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     own: tuple[SpaceFactory, ...] = (
         *(register_tile_space, filled_tile_space, overlapped_tile_space),
         *(matrix_tile_space, overlapped_matrix_tile_space, spread_space, winograd_space),
-        *(rowwise_space, lapped_rows_space, elementwise_space, windows_space, fold_space),
+        *(rowwise_space, lapped_rows_space, windows_space, fold_space),
+        *(elementwise_space, table_space),
     )
     if target.kind == "cuda":
         own = (TENSOR_TILES.space, PLAIN_TILES.space, tensor_core_space, WARP_ROWS.space)
