@@ -59,7 +59,7 @@ def matrices_are_lent() -> bool:
     if platform.machine() != "x86_64":
         return False
     request = (ctypes.c_long(one) for one in (_ARCH_PRCTL, _REQUEST, _MATRICES))
-    return ctypes.CDLL(None).syscall(*request) == 0
+    return bool(ctypes.CDLL(None).syscall(*request) == 0)
 
 
 def usable_cores() -> int:

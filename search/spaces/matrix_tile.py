@@ -256,7 +256,7 @@ def _estimate(form: Reduction, machine: Hardware, way: MatrixTile) -> float:
 def _bytes(form: Reduction) -> int:
     """Of an element of the result."""
     stored = (form.block, *form.after)[-1].node.writes[0].source
-    return DataType(stored.dtype).itemsize
+    return int(DataType(stored.dtype).itemsize)
 
 
 def _stays(form: Reduction, tile: Tile, panel: float) -> bool:
