@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,17 +63,16 @@ class TuningTask:
         """Of its weights."""
         return sum(self.args[place].nbytes for place in self.constants)
 
-    @property
-    def float_flops(self) -> float:
+    def float_flops(self, features: Collection[str] = ()) -> float:
         """Operations on float32 that take a processor as long: see `as_floats`."""
-        return as_floats(self.flops, [arg.dtype for arg in self.args])
+        return as_floats(self.flops, [arg.dtype for arg in self.args], features)
 
-    @property
-    def fewest_flops(self) -> float:
+    def fewest_flops(self, features: Collection[str] = ()) -> float:
         """What a kernel takes by any algorithm that is known: of a convolution with 3x3 or 5x5 taps
         and without stride, channels last, a sixth (minimal filtering takes 64 products for 16 times
         25 at the least)."""
         image, result = self.args[0].shape, self.args[-1].shape
+        fewest = self.float_flops(features)
         for taps, columns, channels, _, *together in (
             self.args[place].shape for place in self.constants if len(self.args[place].shape) >= 4
         ):
@@ -81,16 +80,20 @@ class TuningTask:
             # Four integers at once are four times as many: none is saved.
             if filtered and len(image) == 4 and together != [4]:
                 strided = result[1] < image[1] - taps + 1
-                return self.float_flops if strided else self.flops / 6
-        return self.float_flops
+                return fewest if strided else min(fewest, self.flops / 6)
+        return fewest
 
 
-def as_floats(flops: float, dtypes: Sequence[str]) -> float:
+def as_floats(flops: float, dtypes: Sequence[str], features: Collection[str] = ()) -> float:
     """Operations on float32 that take a processor as long at best as `flops` of a kernel with
     arguments of these types: of products of 8 bits one instruction does four times as many, of
-    those of 16 twice."""
+    those of 16 twice; and thirty-two times as many are done in a cycle in matrix registers.
+
+    Args:
+        features: of the processor, by the system's names.
+    """
     if {"uint8", "int8"} <= set(dtypes):
-        return flops / 4
+        return flops / (32 if "amx_int8" in features else 4)
     return flops / 2 if list(dtypes).count(BYTES_KEPT) > 1 else flops
 
 

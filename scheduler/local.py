@@ -188,8 +188,8 @@ class _Run:
         for name, (task, _) in self._tuner.tasks.items():
             untuned = baseline(name, target.text, toolchain)
             self._candidates[untuned.id] = untuned
-            roof = self._tuner.roof
-            floor_s = roof.floor_s(task.float_flops, task.bytes) if roof is not None else 0.0
+            roof, flops = self._tuner.roof, task.float_flops(self._tuner.device.features)
+            floor_s = roof.floor_s(flops, task.bytes) if roof is not None else 0.0
             tasks.append(Task(name, task.weight, untuned.id, floor_s))
         return Imported(tuple(tasks))
 

@@ -309,7 +309,7 @@ class TargetRun:
     def _floor_s(self, task: TuningTask) -> float:
         if self.roof is None:
             return 0.0
-        return self.roof.floor_s(task.fewest_flops, task.bytes)
+        return self.roof.floor_s(task.fewest_flops(self.target.device.features), task.bytes)
 
     def _take_known(self) -> None:
         """Results of earlier jobs, as if they were this one's: they count as trials, unless the job

@@ -35,7 +35,7 @@ def task(
 def test_minimal_filtering_counts_where_it_fits(
     image: tuple[int, ...], filters: tuple[int, ...], result: tuple[int, ...], flops: float
 ) -> None:
-    assert task(image, filters, result).fewest_flops == flops
+    assert task(image, filters, result).fewest_flops() == flops
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,11 @@ def test_it_counts_for_integers_that_are_multiplied_in_pairs(
     kinds: tuple[str, str], together: tuple[int, ...], taps: int, flops: float
 ) -> None:
     filters = (taps, taps, 4, 32, *together)
-    assert task((1, 14, 14, 16), filters, (1, 14, 14, 32), kinds).fewest_flops == flops
+    assert task((1, 14, 14, 16), filters, (1, 14, 14, 32), kinds).fewest_flops() == flops
+
+
+@pytest.mark.parametrize(("taps", "flops"), [(3, 18.75), (1, 18.75)])
+def test_matrix_registers_do_more_than_filtering_saves(taps: int, flops: float) -> None:
+    one = task((1, 14, 14, 16), (taps, taps, 4, 32, 4), (1, 14, 14, 32), ("uint8", "int8"))
+    assert one.fewest_flops(("amx_int8", "avx2")) == flops
+    assert one.float_flops(("avx2",)) == 150.0
