@@ -15,8 +15,8 @@ from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
-_ARCH_PRCTL, _REQUEST, _MATRICES = 158, 0x1023, 18
-"""A call of x86 Linux, what is asked of it (ARCH_REQ_XCOMP_PERM), and for what (XTILEDATA)."""
+ASK_FOR_MATRICES = (158, 0x1023, 18)
+"""x86 Linux: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)."""
 _PROCESSORS = Path("/sys/devices/system/cpu")
 
 
@@ -40,7 +40,8 @@ def cpu_model() -> str:
 
 
 def cpu_features() -> tuple[str, ...]:
-    """By the system's names; without what it has but keeps back from this process."""
+    """By the system's names; without what it keeps back from this process, which is asked for:
+    see `matrices_are_lent`."""
     info = cpu_info()
     found = (info.get("flags") or info.get("Features") or "").split()
     if any(map(is_lent, found)) and not matrices_are_lent():
@@ -55,10 +56,11 @@ def is_lent(feature: str) -> bool:
 
 @cache
 def matrices_are_lent() -> bool:
-    """Ask Linux for this process's right to x86's matrix registers (from 5.16 on)."""
+    """Ask Linux for this process's right to x86's matrix registers (from 5.16 on), which holds for
+    all of its threads: signal stacks have to have room for them from then on."""
     if platform.machine() != "x86_64":
         return False
-    request = (ctypes.c_long(one) for one in (_ARCH_PRCTL, _REQUEST, _MATRICES))
+    request = map(ctypes.c_long, ASK_FOR_MATRICES)
     return bool(ctypes.CDLL(None).syscall(*request) == 0)
 
 

@@ -11,7 +11,7 @@ ROWS = 16
 """Of a register, at most."""
 ROW_BYTES = 64
 """Of a row, at most."""
-COLUMNS = 16
+COLUMNS = ROW_BYTES // 4
 """Of sums of 32 bits in a register."""
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from tunefarm.devices import cpu
 from tunefarm.devices.device import Device, device_from_dict
-from tunefarm.devices.matrices import multiplies_matrices
 from tunefarm.devices.naming import processor_name
 from tunefarm.devices.target import make_target
 from tunefarm.errors import NoDevice
 from tunefarm.process import Child, ChildDied, ChildError, ChildTimeout
 
 PROBE_LIMIT_S = 120.0
+PROBED = "2"
+"""How: a record that was made otherwise is made anew (2: names by features, `naming`)."""
 
 
 def probe_host(_request: Any = None) -> dict[str, Any]:
@@ -25,8 +26,9 @@ def probe_host(_request: Any = None) -> dict[str, Any]:
 
     features, cores = cpu.cpu_features(), cpu.usable_cores()
     told = str(tvm.target.Target.from_device("cpu").attrs["mcpu"])
-    mcpu = processor_name(told, features, _has_matrices)
+    mcpu = processor_name(told, features)
     toolchain = {
+        "probed": PROBED,
         "tvm": tvm.__version__,
         "tvm_ffi": tvm_ffi.__version__,
         "llvm": ".".join(str(part) for part in _llvm_version()),
@@ -48,10 +50,6 @@ def probe_host(_request: Any = None) -> dict[str, Any]:
     )
     identity = hashlib.sha256(f"{device.host} {device.fingerprint}".encode()).hexdigest()[:8]
     return {**device.to_dict(), "id": f"cpu-{mcpu}-{cores}c-{identity}"}
-
-
-def _has_matrices(mcpu: str) -> bool:
-    return multiplies_matrices(make_target("llvm", {"mcpu": mcpu}))
 
 
 def _llvm_version() -> tuple[int, ...]:

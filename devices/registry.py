@@ -7,7 +7,7 @@ import json
 
 from tunefarm.devices import cpu
 from tunefarm.devices.device import Device, device_from_dict
-from tunefarm.devices.probe import probe
+from tunefarm.devices.probe import PROBED, probe
 from tunefarm.devices.target import Target, make_target
 from tunefarm.errors import NoDevice, UnsupportedTarget
 from tunefarm.home import Home, write_atomically
@@ -59,6 +59,7 @@ def local_devices(home: Home) -> tuple[Device, ...]:
     unchanged = any(
         (d.sku, d.cores, d.features) == (cpu.cpu_model(), cpu.usable_cores(), cpu.cpu_features())
         and dict(d.toolchain).get("tvm") == _installed_tvm()
+        and dict(d.toolchain).get("probed") == PROBED
         for d in here
     )
     return here if unchanged else probe_and_register(home)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefarm.frontend.dtypes import BYTES_KEPT
+from tunefarm.frontend.dtypes import BYTES, BYTES_KEPT
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,11 @@ class TuningTask:
     def fewest_flops(self, features: Collection[str] = ()) -> float:
         """What a kernel takes by any algorithm that is known: of a convolution with 3x3 or 5x5 taps
         and without stride, channels last, a sixth (minimal filtering takes 64 products for 16 times
-        25 at the least)."""
+        25 at the least); of what makes a number of 8 bits of each such number, those of 256."""
         image, result = self.args[0].shape, self.args[-1].shape
         fewest = self.float_flops(features)
+        if self._is_of_bytes_alone:
+            return fewest * min(1.0, 256 / math.prod(result))
         for taps, columns, channels, _, *together in (
             self.args[place].shape for place in self.constants if len(self.args[place].shape) >= 4
         ):
@@ -82,6 +84,17 @@ class TuningTask:
                 strided = result[1] < image[1] - taps + 1
                 return fewest if strided else min(fewest, self.flops / 6)
         return fewest
+
+    @property
+    def _is_of_bytes_alone(self) -> bool:
+        """Whether it reads one tensor of 8 bits, and writes one with as many elements."""
+        *inputs, result = self.args
+        tensors = [one for one in inputs if math.prod(one.shape) > 1]
+        return (
+            len(tensors) == 1
+            and {tensors[0].dtype, result.dtype} <= set(BYTES)
+            and math.prod(tensors[0].shape) == math.prod(result.shape)
+        )
 
 
 def as_floats(flops: float, dtypes: Sequence[str], features: Collection[str] = ()) -> float:

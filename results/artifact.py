@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefarm.devices.device import EMULATED
+from tunefarm.devices.cpu import is_lent
+from tunefarm.devices.device import EMULATED, Device
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home, atomically
 from tunefarm.measure import weights
@@ -29,6 +30,7 @@ from tunefarm.results.manifest import LIBRARY, SCHEMA, WEIGHTS
 from tunefarm.results.pieces import described
 from tunefarm.results.sbom import sbom
 from tunefarm.results.shipped import previous
+from tunefarm.search.candidate import IN_MATRICES
 
 _ISA = re.compile(
     r"avx\w*|fma|f16c|bmi[12]|sse\w*|ssse3|popcnt|movbe|abm|aes|vaes|pclmulqdq|vpclmulqdq|adx|"
@@ -157,6 +159,14 @@ def _schedules(
     }
 
 
+def _features(device: Device, traces: dict[str, str] | None) -> list[str]:
+    """Of the processor, that the library may need; what the system has to lend only where it is in
+    use."""
+    in_use = any(IN_MATRICES in trace for trace in (traces or {}).values())
+    found = (one for one in device.features if _ISA.fullmatch(one))
+    return [one for one in found if in_use or not is_lent(one)]
+
+
 def _manifest(
     journal: Journal,
     job: Job,
@@ -191,7 +201,7 @@ def _manifest(
         "requires": {
             "os": sys.platform,
             "machine": platform.machine(),
-            "cpu_features": [f for f in device.features if _ISA.fullmatch(f)],
+            "cpu_features": _features(device, traces),
             "tvm_runtime": dict(device.toolchain)["tvm"],
             **_gpu(target),
         },

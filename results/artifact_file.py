@@ -249,9 +249,12 @@ def misfits(manifest: dict[str, Any]) -> list[str]:
         found.append(f"it is for {host['machine']} processors, this is {platform.machine()}")
         return found
     missing = sorted(set(host["cpu_features"]) - set(cpu.cpu_features()))
-    if missing:
-        kept_back = ", or the system keeps it back" if any(map(cpu.is_lent, missing)) else ""
-        found.append(f"this processor lacks {', '.join(missing)}{kept_back}")
+    if lacks := [one for one in missing if not cpu.is_lent(one)]:
+        found.append(f"this processor lacks {', '.join(lacks)}")
+    if lent := [one for one in missing if cpu.is_lent(one)]:
+        found.append(
+            f"this processor lacks {', '.join(lent)}, or the system does not lend it to processes"
+        )
     if "gpu" in host:
         found += gpu_misfits(host["gpu"]["arch"], host["gpu"]["cuda"])
     runtime = _runtime_version()

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 UNTUNED = ""
 """The trace of the baseline: the kernel as the compiler lowers it, with no schedule at all."""
 
+IN_MATRICES = "tunefarm.matrices"
+"""What is in the trace of a kernel that needs the processor's matrix registers."""
+
 
 @dataclass(frozen=True)
 class Candidate:

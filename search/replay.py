@@ -22,11 +22,10 @@ from tunefarm.errors import last_line
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.frontend.relax.halos import STAGE
 from tunefarm.frontend.relax.tir import argument_specs, stage_name
-from tunefarm.search.candidate import UNTUNED
+from tunefarm.search.candidate import IN_MATRICES, UNTUNED
 from tunefarm.search.kernels.halo import stays_aligned, with_halo, within
 from tunefarm.search.kernels.intrinsics import register_intrinsics, without_stack
-from tunefarm.search.kernels.matrices import KEY as MATRICES
-from tunefarm.search.kernels.matrices import multiplying
+from tunefarm.search.kernels.matrices import in_registers
 from tunefarm.search.kernels.neighbours import FAMILY, register_neighbours
 from tunefarm.search.kernels.prefetch import KEY as PREFETCH
 from tunefarm.search.kernels.prefetch import prefetching
@@ -125,7 +124,7 @@ def apply_trace(workload: Any, trace: str) -> Any:
     if FAMILY in trace:
         register_neighbours()
     try:
-        schedule = new_schedule(rewritten(workload, _noted(trace, _ALGORITHM)), seed=1)
+        schedule = new_schedule(rewritten(workload, algorithm_of(trace)), seed=1)
         Trace.apply_json_to_schedule(_present_names(json.loads(trace), schedule), schedule)
     except Exception as error:
         raise InvalidTrace(last_line(error)) from error
@@ -179,6 +178,11 @@ def mark_complete(schedule: Any, point: str) -> None:
 def completed_by(trace: str) -> str | None:
     """What `mark_complete` noted in this trace, None where it did not."""
     return _noted(trace, _COMPLETE)
+
+
+def algorithm_of(trace: str) -> str | None:
+    """What `mark_algorithm` noted in this trace, None where it did not."""
+    return _noted(trace, _ALGORITHM)
 
 
 def _noted(trace: str, key: str) -> str | None:
@@ -250,7 +254,8 @@ def _completed(function: Any, target: Target, trace: str) -> Any:
     from tunefarm.search.kernels.tables import looking_up
 
     steps = (
-        *((PREFETCH, prefetching), (STREAM, streaming), (MATRICES, multiplying)),
+        *((PREFETCH, prefetching), (STREAM, streaming)),
+        (IN_MATRICES, partial(in_registers, target=target)),
         (LOOK_UP, partial(looking_up, target=target)),
     )
     try:

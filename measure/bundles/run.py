@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from tunefarm.devices import cpu
 from tunefarm.devices.device import Device
 from tunefarm.devices.here import device_here
+from tunefarm.devices.naming import lacking
 from tunefarm.devices.target import Target
 from tunefarm.errors import (
     ArtifactError,
@@ -98,6 +99,12 @@ def _check_fit(path: Path, bundle: Bundle, device: Device) -> None:
     if not _admits(bundle.target, device.target):
         raise ArtifactIncompatible(
             f"{path} was built for {bundle.target.text}; this machine is {device.target.text}",
+            hint="Submit the job with this machine's target.",
+        )
+    if missing := lacking(str(bundle.target.get("mcpu")), device.features):
+        raise ArtifactIncompatible(
+            f"{path} was built for {bundle.target.text}; this processor lacks "
+            f"{', '.join(missing)}, or the system keeps that back",
             hint="Submit the job with this machine's target.",
         )
 

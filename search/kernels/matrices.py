@@ -2,13 +2,14 @@
 
 x86 with AMX has eight registers of up to 16 rows of 64 bytes, and an instruction that multiplies
 two of them: of 16 rows of numbers by 16 columns of weights, 64 terms each, added to 16 x 16 sums of
-32 bits. It does in sixteen cycles what sixty-four of the instructions for fours (VPDPBUSD) do.
+32 bits. It does in sixteen cycles what 256 of the widest instructions for fours (VPDPBUSD) do.
 
 TensorIR has no such registers. A schedule leaves the reduction of a tile as it is and marks it
-(`multiply_matrices`), in the trace as well; `multiplying` puts in its place the instructions for it
-once the schedule is complete. A thread says how large the registers are to be (LDTILECFG) before it
-begins, and lets go of them at its end. The kernel asks the system once for the right to use them
-(Linux lends it on request, from 5.16 on; without it the first such instruction kills the process).
+(`multiply_matrices`), in the trace as well; `in_registers` puts in its place the instructions for
+it once the schedule is complete. Each task of a kernel says how large the registers are to be
+(LDTILECFG) before its tiles, and lets go of them after. The kernel asks the system for the right to
+use them until it has it (Linux lends it on request, from 5.16 on; without it the first such
+instruction kills the process).
 """
 
 from __future__ import annotations
@@ -27,26 +28,30 @@ from tvm.sym import Analyzer
 from tvm.sym.pattern import detect_linear_equation
 from tvm_ffi import structural_map, structural_walk
 
-from tunefarm.devices.matrices import COLUMNS, REGISTERS
+from tunefarm.devices.cpu import ASK_FOR_MATRICES
+from tunefarm.devices.matrices import COLUMNS, REGISTERS, ROW_BYTES, ROWS, multiplies_matrices
+from tunefarm.devices.target import Target
+from tunefarm.search.candidate import IN_MATRICES
 from tunefarm.search.kernels.splice import renamed
 
-KEY = "tunefarm.matrices"
-"""Of a tile's outermost loop of its own: axes, rows and groups, see `multiply_matrices`."""
+KEY = IN_MATRICES
+"""Of a tile's outermost loop of its own: `Sizes.words`."""
 _ALLOW = "tunefarm_allow_matrices"
 _PALETTE = 1
 """Of the ways to divide the registers' memory: the only one there is."""
 
-# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), for this process.
 _FUNCTION = f"""
-@{_ALLOW}_asked = linkonce_odr hidden global i8 0
+@{_ALLOW}_lent = linkonce_odr hidden global i8 0
 declare i64 @syscall(i64, ...)
 define linkonce_odr hidden void @{_ALLOW}() noinline {{
-  %before = load atomic i8, ptr @{_ALLOW}_asked monotonic, align 1
-  %first = icmp eq i8 %before, 0
-  br i1 %first, label %ask, label %done
+  %before = load atomic i8, ptr @{_ALLOW}_lent monotonic, align 1
+  %lent = icmp ne i8 %before, 0
+  br i1 %lent, label %done, label %ask
 ask:
-  %answer = call i64 (i64, ...) @syscall(i64 158, i64 4131, i64 18)
-  store atomic i8 1, ptr @{_ALLOW}_asked monotonic, align 1
+  %answer = call i64 (i64, ...) @syscall({", ".join(f"i64 {one}" for one in ASK_FOR_MATRICES)})
+  %yes = icmp eq i64 %answer, 0
+  %now = zext i1 %yes to i8
+  store atomic i8 %now, ptr @{_ALLOW}_lent monotonic, align 1
   br label %done
 done:
   ret void
@@ -59,32 +64,28 @@ class Sizes:
     """How a tile's reduction is divided. Axes are positions among the reducing block's.
 
     Attributes:
-        rows, rows_axis: of a register, and along which axis they lie; None for one row.
+        high, rows_axis: rows of a register, and the axis that they lie along.
         column: the axis of columns.
         together: the reduction axes, outer first, whose terms lie one after another in memory.
         terms: groups of neighbours that one instruction takes.
     """
 
-    rows: int
-    rows_axis: int | None
+    high: int
+    rows_axis: int
     column: int
     together: tuple[int, ...]
     terms: int
 
     def words(self) -> str:
-        axis = "-" if self.rows_axis is None else self.rows_axis
-        return f"{self.rows} {axis} {self.column} {','.join(map(str, self.together))} {self.terms}"
+        together = ",".join(map(str, self.together))
+        return f"{self.high} {self.rows_axis} {self.column} {together} {self.terms}"
 
-
-def _sizes(words: str) -> Sizes:
-    rows, axis, column, together, terms = words.split(" ")
-    return Sizes(
-        int(rows),
-        None if axis == "-" else int(axis),
-        int(column),
-        tuple(map(int, together.split(","))),
-        int(terms),
-    )
+    @classmethod
+    def of(cls, words: str) -> Sizes:
+        """Raises: ValueError, it says no such thing."""
+        high, axis, column, together, terms = words.split(" ")
+        run = tuple(map(int, together.split(",")))
+        return cls(int(high), int(axis), int(column), run, int(terms))
 
 
 def multiply_matrices(schedule: Any, loop: Any, sizes: Sizes) -> None:
@@ -93,32 +94,53 @@ def multiply_matrices(schedule: Any, loop: Any, sizes: Sizes) -> None:
     schedule.annotate(loop, KEY, sizes.words())
 
 
-def multiplying(function: Any) -> Any:
+def in_registers(function: Any, target: Target) -> Any:
     """A scheduled kernel with the instructions that its loops are annotated with.
 
     Raises:
-        ValueError: a tile is not of whole registers, or of more of them than there are.
+        ValueError: `target` has no such registers; what is marked is not inside one of the loops
+            that threads share, or is no reduction of whole registers, as many as there are, whose
+            operands lie as they are read.
     """
+    if not multiplies_matrices(target):
+        raise ValueError(f"{target.text} has no matrix registers")
+    root = function.body.block
+    text: list[Any] = []
+    for statement in root.body.seq if isinstance(root.body, tirx.SeqStmt) else [root.body]:
+        marks = _marks(statement)
+        if len(marks) > 1 or (marks and not _is_parallel(statement)):
+            raise ValueError("matrix registers outside of a loop of tasks, or twice in one")
+        text += _in_registers(statement, _Reduction(marks[0])) if marks else [statement]
+    block = SBlock([], [], [], root.name_hint, tirx.SeqStmt(text), alloc_buffers=root.alloc_buffers)
+    return function.with_body(SBlockRealize([], tirx.const(True, "bool"), block))
 
-    def configured(loop: Any) -> Any:
-        if loop.kind != tirx.ForKind.PARALLEL or (marked := _marked(loop)) is None:
-            return loop
-        body = tirx.SeqStmt([_configured(marked), loop.body, _called("tilerelease")])
-        return _allowed(tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body))
 
-    def in_registers(loop: Any) -> Any:
-        return _Reduction(loop).text() if KEY in loop.annotations else loop
-
-    body = structural_map(function.body, (tirx.For, configured))
-    return function.with_body(structural_map(body, (tirx.For, in_registers)))
-
-
-def _marked(loop: Any) -> _Reduction | None:
-    """The reduction inside of `loop` that is to be done so."""
+def _marks(text: Any) -> list[Any]:
     found: list[Any] = []
-    structural_walk(loop.body, (tirx.For, found.append))
-    marked = [one for one in found if KEY in one.annotations]
-    return _Reduction(marked[0]) if marked else None
+    structural_walk(text, (tirx.For, found.append))
+    return [loop for loop in found if KEY in loop.annotations]
+
+
+def _is_parallel(text: Any) -> bool:
+    return isinstance(text, tirx.For) and text.kind == tirx.ForKind.PARALLEL
+
+
+def _in_registers(tasks: Any, reduction: _Reduction) -> list[Any]:
+    """What asks for the registers, and a loop of tasks whose one marked reduction uses them."""
+
+    def written(loop: Any) -> Any:
+        return reduction.text() if KEY in loop.annotations else loop
+
+    inside = structural_map(tasks.body, (tirx.For, written))
+    body = tirx.SeqStmt([_configured(reduction), inside, _called("tilerelease")])
+    ask = tirx.Evaluate(tirx.call_extern("void", _ALLOW))
+    allowed = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", StringImm(_FUNCTION), ask)
+    return [
+        _block("allowed", allowed),
+        tirx.For(
+            tasks.loop_var, tasks.min, tasks.extent, tasks.kind, body, annotations=tasks.annotations
+        ),
+    ]
 
 
 def pitch(load: Any, variables: Sequence[Any], axis: int) -> int | None:
@@ -142,7 +164,7 @@ class _Reduction:
     """
 
     def __init__(self, loop: Any) -> None:
-        self._sizes = _sizes(str(loop.annotations[KEY]))
+        self._sizes = Sizes.of(str(loop.annotations[KEY]))
         self._loops: list[Any] = []
         body = loop
         while isinstance(body, tirx.For):
@@ -156,26 +178,70 @@ class _Reduction:
         self._store = block.body
         factors = self._store.value.b
         self._data, self._weights = factors.a.value, factors.b.value
+        if not _is_true(body.predicate) or not self._fits():
+            raise ValueError("a tile that is not of the matrix registers there are")
         self._rows, self._columns = self._tiles()
         few = min(len(self._rows), len(self._columns))
         self._sums = len(self._rows) * len(self._columns)
         self._free = range(self._sums + few, REGISTERS)
-        if not self._free or not all(self._whole(axis) for axis in range(len(self._loops))):
-            raise ValueError("a tile that is not of the matrix registers there are")
+        if not self._free:
+            raise ValueError("a tile of more matrix registers than there are")
+        self._pitch = self._checked_pitch()
 
-    def _whole(self, axis: int) -> bool:
-        sizes, extent = self._sizes, int(self._loops[axis].extent)
-        of = {sizes.rows_axis: sizes.rows, sizes.column: COLUMNS}
-        return extent % of.get(axis, 1) == 0
+    def _extent(self, axis: int) -> int:
+        return int(self._loops[axis].extent)
+
+    def _fits(self) -> bool:
+        """Whether it is divided into whole registers."""
+        sizes, axes = self._sizes, len(self._axes)
+        named = (sizes.rows_axis, sizes.column, *sizes.together)
+        if len(self._loops) != axes or not all(0 <= axis < axes - 1 for axis in named):
+            return False
+        run = prod(map(self._extent, sizes.together))
+        return (
+            0 < sizes.high <= ROWS
+            and 0 < sizes.terms <= ROWS
+            and run % sizes.terms == 0
+            and self._extent(sizes.rows_axis) % sizes.high == 0
+            and self._extent(sizes.column) % COLUMNS == 0
+            and not self._reduces[sizes.rows_axis]
+            and not self._reduces[sizes.column]
+            and all(self._reduces[axis] for axis in sizes.together)
+        )
+
+    def _checked_pitch(self) -> int:
+        """Bytes from a row of data to the next.
+
+        Raises:
+            ValueError: these are not evenly spaced; terms do not lie together, in data or weights;
+                or weights are others for other rows.
+        """
+        length = 1
+        for axis in reversed(self._sizes.together):
+            of_data, of_weights = (
+                pitch(one, self._variables, axis) for one in (self._data, self._weights)
+            )
+            together = of_data == 4 * length and of_weights == ROW_BYTES * length
+            if self._extent(axis) > 1 and not together:
+                raise ValueError("terms that do not lie together for matrix registers")
+            length *= self._extent(axis)
+        for axis, sums in enumerate(self._reduces):
+            row = not sums and axis != self._sizes.column and self._extent(axis) > 1
+            if row and pitch(self._weights, self._variables, axis) != 0:
+                raise ValueError("weights that are others for other rows")
+        found = pitch(self._data, self._variables, self._sizes.rows_axis)
+        if found is None:
+            raise ValueError("rows that are not evenly spaced")
+        return found
 
     def _tiles(self) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
         """Where registers' rows begin, and where their columns do: offsets along axes."""
         sizes, spatial = self._sizes, [a for a, sums in enumerate(self._reduces) if not sums]
-        steps = {axis: sizes.rows if axis == sizes.rows_axis else 1 for axis in spatial}
+        steps = {axis: sizes.high if axis == sizes.rows_axis else 1 for axis in spatial}
         steps.pop(sizes.column)
-        starts = [range(0, int(self._loops[axis].extent), step) for axis, step in steps.items()]
+        starts = [range(0, self._extent(axis), step) for axis, step in steps.items()]
         rows = [dict(zip(steps, at, strict=True)) for at in product(*starts)]
-        width = int(self._loops[sizes.column].extent)
+        width = self._extent(sizes.column)
         return rows, [{sizes.column: at} for at in range(0, width, COLUMNS)]
 
     def configuration(self) -> list[int]:
@@ -184,11 +250,11 @@ class _Reduction:
         rows, widths = [0] * 16, [0] * 16
         by_rows, by_terms = self._operands()
         for register in range(self._sums):
-            rows[register], widths[register] = sizes.rows, 4 * COLUMNS
+            rows[register], widths[register] = sizes.high, ROW_BYTES
         for register in by_rows:
-            rows[register], widths[register] = sizes.rows, 4 * sizes.terms
+            rows[register], widths[register] = sizes.high, 4 * sizes.terms
         for register in by_terms:
-            rows[register], widths[register] = sizes.terms, 4 * COLUMNS
+            rows[register], widths[register] = sizes.terms, ROW_BYTES
         words = [_PALETTE, 0, 0, 0, *(low | high << 16 for low, high in _pairs(widths))]
         return [*words, *(int.from_bytes(rows[at : at + 4], "little") for at in range(0, 16, 4))]
 
@@ -209,7 +275,7 @@ class _Reduction:
         }
         text = [_called("tilezero", register) for register in sums.values()]
         text.append(self._steps(sums))
-        pitch = 4 * int(self._loops[sizes.column].extent)
+        pitch = 4 * self._extent(sizes.column)
         for (row, column), register in sums.items():
             there = self._address(self._store, {**self._rows[row], **self._columns[column]})
             text.append(_called("tilestored64", register, there, pitch))
@@ -221,10 +287,10 @@ class _Reduction:
         step = tirx.Var("step", "int64")
         at, rest = dict[int, Any](), step * sizes.terms
         for axis in reversed(sizes.together):
-            extent = int(self._loops[axis].extent)
+            extent = self._extent(axis)
             at[axis] = rest if axis == sizes.together[0] else tirx.floormod(rest, extent)
             rest = tirx.floordiv(rest, extent)
-        count = prod(int(self._loops[axis].extent) for axis in sizes.together) // sizes.terms
+        count = prod(map(self._extent, sizes.together)) // sizes.terms
         outer = [
             axis
             for axis, sums_up in enumerate(self._reduces)
@@ -239,7 +305,7 @@ class _Reduction:
 
     def _step(self, at: Mapping[int, Any], sums: Mapping[tuple[int, int], int]) -> Any:
         data, weights = self._operands()
-        pitches = self._pitches()
+        pitches = (self._pitch, ROW_BYTES)
 
         def load(rows: bool, index: int) -> tuple[int, Any]:
             registers, load, starts = (
@@ -261,19 +327,6 @@ class _Reduction:
                 left, right = (kept, register) if held_rows else (register, kept)
                 text.append(_called("tdpbusd", sums[row, column], left, right))
         return tirx.SeqStmt(text)
-
-    def _pitches(self) -> tuple[int, int]:
-        """Bytes from a register's row to the next, of data and of weights."""
-        sizes = self._sizes
-        rows = 0
-        if sizes.rows_axis is not None:
-            found = pitch(self._data, self._variables, sizes.rows_axis)
-            if found is None:
-                raise ValueError("rows that are not evenly spaced")
-            rows = found
-        if pitch(self._weights, self._variables, sizes.together[-1]) != 4 * COLUMNS:
-            raise ValueError("weights that are not packed for matrix registers")
-        return rows, 4 * COLUMNS
 
     def _address(self, access: Any, at: Mapping[int, Any]) -> Any:
         """Of what is read or written at these offsets in the tile."""
@@ -320,8 +373,5 @@ def _configured(reduction: _Reduction) -> Any:
     return _block("configured", tirx.SeqStmt([*text, _called("ldtilecfg", there)]), [words])
 
 
-def _allowed(text: Any) -> Any:
-    """With the right to use the registers asked for before."""
-    ask = tirx.Evaluate(tirx.call_extern("void", _ALLOW))
-    whole = tirx.SeqStmt([ask, text])
-    return tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", StringImm(_FUNCTION), whole)
+def _is_true(predicate: Any) -> bool:
+    return bool(getattr(predicate, "value", False))

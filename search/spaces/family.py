@@ -136,8 +136,12 @@ class FewWays(Generic[W]):
         )
 
     def locate(self, trace: str) -> Point | None:
-        return self._by_words.get(replay.completed_by(trace) or "")
+        said = (replay.completed_by(trace) or "", replay.algorithm_of(trace) or "")
+        return self._by_words.get(said)
 
     @cached_property
-    def _by_words(self) -> dict[str, Point]:
-        return {in_words(self.family, one): Point(0, (i,)) for i, one in enumerate(self.ways)}
+    def _by_words(self) -> dict[tuple[str, str], Point]:
+        return {
+            (in_words(self.family, one), self.algorithm(one)): Point(0, (i,))
+            for i, one in enumerate(self.ways)
+        }

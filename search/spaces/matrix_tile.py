@@ -7,10 +7,10 @@ of register tiles: weights are packed once, what follows is applied to a tile be
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from math import ceil, inf, log2
 from typing import Any
 
@@ -25,6 +25,7 @@ from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Reduction, load_of, stages_of
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
 from tunefarm.search.spaces.neighbours import sums_at, sums_of
+from tunefarm.search.spaces.register_tile import GAIN
 from tunefarm.search.spaces.tile import (
     Before,
     Tile,
@@ -39,8 +40,6 @@ from tunefarm.search.spaces.tile_estimate import refetched, stages_before
 from tunefarm.search.spaces.tile_schedule import schedule_tile
 
 MATRICES = "matrix-tile"
-GAIN = 0.93
-"""Of the time of registers that divide the rows: what overlapping ones have to promise."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def overlapped_matrix_tile_space(workload: Any, target: Target) -> FewWays[Matri
     """The space of `workload` with registers whose rows overlap, of as many rows as promise most,
     in lines or across their ends; None where those that divide them do nearly as well."""
     form = _form(workload, target)
-    if form is None or form.beyond:
+    if form is None:
         return None
     least = min((_promised(form, way.high) for way in _ways(form)), default=inf)
     promised = {
@@ -118,7 +117,7 @@ def overlapped_matrix_tile_space(workload: Any, target: Target) -> FewWays[Matri
 
 
 def _form(workload: Any, target: Target) -> Reduction | None:
-    form = sums_of(workload, beyond=True) if multiplies_matrices(target) else None
+    form = sums_of(workload) if multiplies_matrices(target) else None
     return form if form is not None and form.together == FOURS else None
 
 
@@ -152,17 +151,21 @@ def _promised(form: Reduction, high: int, across: bool = False) -> float:
 
 
 def _readable(form: Reduction) -> bool:
-    """Whether rows of numbers are evenly spaced, and weights constant."""
-    _, rows_axis = tiled_rows(form)
-    other, variables = form.other, form.block.node.iter_vars
+    """Whether there are rows, evenly spaced, and constant weights that are the same for all of
+    them."""
+    planes_axis, rows_axis = tiled_rows(form)
+    other, vector, variables = form.other, form.vector, form.block.node.iter_vars
     return (
         form.product
-        and form.vector.free
-        and all(axis is not None for axis in form.vector.plain)
-        and form.column in form.vector.plain
+        and vector.free
+        and all(axis is not None for axis in vector.plain)
+        and {form.column, *form.reductions} <= set(vector.plain)
         and other is not None
         and other.strides[form.column] == 0
-        and (rows_axis is None or pitch(load_of(form), variables, rows_axis) is not None)
+        and rows_axis is not None
+        and not vector.depends_on(rows_axis)
+        and (planes_axis is None or not vector.depends_on(planes_axis))
+        and pitch(load_of(form), variables, rows_axis) is not None
         and form.extent(form.column) % COLUMNS == 0
         and bool(_run(form))
     )
@@ -191,13 +194,17 @@ def _terms(form: Reduction) -> int:
 
 def _ways(form: Reduction) -> Iterator[MatrixTile]:
     planes_axis, rows_axis = tiled_rows(form)
-    rows = form.limits[rows_axis] if rows_axis is not None else 1
+    if rows_axis is None:
+        return
+    rows = form.limits[rows_axis]
     planes = form.limits[planes_axis] if planes_axis is not None else 1
     columns = form.extent(form.column) // COLUMNS
     tallest = max(one for one in divisors(rows) if one <= ROWS)
     counts = range(1, REGISTERS)
     for high in (one for one in divisors(rows) if tallest / 2 < one <= ROWS):
-        for down, deep, beside, first, flat in product(counts, counts, counts, (0, 1), (0, 1)):
+        for down, deep, beside, first, flat in itertools.product(
+            counts, counts, counts, (0, 1), (0, 1)
+        ):
             way = MatrixTile(high, down, deep, beside, first, flat)
             whole = not (rows // high % down or planes % deep or columns % beside)
             if whole and way.registers <= REGISTERS and in_order(form, way.tile):
@@ -206,6 +213,7 @@ def _ways(form: Reduction) -> Iterator[MatrixTile]:
 
 def _schedule(form: Reduction, schedule: Any, way: MatrixTile) -> None:
     _, rows_axis = tiled_rows(form)
+    assert rows_axis is not None, "else it has no ways"
     sizes = Sizes(way.high, rows_axis, form.column, _run(form), _terms(form))
     schedule_tile(schedule, form, way.tile, matrices=sizes)
 

@@ -158,7 +158,9 @@ class RegisterTileSpace:
 
     def locate(self, trace: str) -> Point | None:
         note = replay.completed_by(trace)
-        return self._by_note.get(note) if note is not None else None
+        if note is None or (replay.algorithm_of(trace) or "") != self._algorithm:
+            return None
+        return self._by_note.get(note)
 
     @cached_property
     def _by_note(self) -> dict[str, Point]:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import pytest
 
 from tunefarm.devices import cpu
-from tunefarm.devices.naming import processor_name
+from tunefarm.devices.naming import _KNOWN, WITH_MATRICES, lacking, processor_name
 
+V3 = (
+    *("cx16", "popcnt", "sse4_1", "sse4_2", "ssse3", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma"),
+    *("abm", "movbe"),
+)
 ICELAKE = (
-    *("avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
-    *("avx512ifma", "avx512vbmi", "avx512_vbmi2", "avx512_vnni", "avx512_bitalg"),
-    *("avx512_vpopcntdq", "gfni", "vaes", "vpclmulqdq", "sse4_2", "ht"),
+    *(*V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "adx", "aes", "avx512ifma"),
+    *("avx512vbmi", "avx512_vbmi2", "avx512_vnni", "avx512_bitalg", "avx512_vpopcntdq", "gfni"),
+    *("pclmulqdq", "sha_ni", "vaes", "vpclmulqdq", "ht"),
 )
 SAPPHIRE = (
     *ICELAKE,
     *("avx_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"),
 )
-HAVE = {"sapphirerapids", "graniterapids"}
+
+
+def without(features: tuple[str, ...], *others: str) -> tuple[str, ...]:
+    return tuple(one for one in features if one not in others)
 
 
 @pytest.mark.parametrize(
@@ -26,25 +33,35 @@ HAVE = {"sapphirerapids", "graniterapids"}
         ("graniterapids", SAPPHIRE, "graniterapids"),
         ("graniterapids", ICELAKE, "icelake-server"),
         ("rocketlake", ICELAKE, "rocketlake"),
-        ("znver3", ("avx2", "fma"), "znver3"),
-        ("sapphirerapids", ("avx2", "fma"), "sapphirerapids"),
-        ("znver9", (*SAPPHIRE[:5], *SAPPHIRE[-3:]), "znver9"),
+        ("znver3", V3, "znver3"),
+        ("sapphirerapids", without(ICELAKE, "vaes"), "x86-64-v4"),
+        ("sapphirerapids", V3, "x86-64-v3"),
+        ("sapphirerapids", without(V3, "avx2"), "x86-64-v2"),
+        ("sapphirerapids", (), "x86-64"),
+        ("cooperlake", without(SAPPHIRE, "avx512_fp16"), "cooperlake"),
+        ("apple-m4", ("asimd",), "apple-m4"),
     ],
 )
 def test_a_name_has_matrix_registers_where_the_machine_has(
     told: str, features: tuple[str, ...], name: str
 ) -> None:
     """As long as another fits."""
-    assert processor_name(told, features, HAVE.__contains__) == name
+    assert processor_name(told, features) == name
+
+
+def test_what_a_processor_of_a_name_lacks() -> None:
+    assert lacking("sapphirerapids", ICELAKE) == ["amx_bf16", "amx_int8", "amx_tile"]
+    assert lacking("sapphirerapids", SAPPHIRE) == []
+    assert lacking("icelake-server", ICELAKE) == []
 
 
 @pytest.mark.tvm
-def test_the_compiler_knows_them() -> None:
+def test_the_compiler_knows_them_so() -> None:
     from tunefarm.devices.matrices import multiplies_matrices
     from tunefarm.devices.target import parse_target
 
-    for name, has in (("sapphirerapids", True), ("graniterapids", True), ("icelake-server", False)):
-        assert multiplies_matrices(parse_target(f"llvm:mcpu={name}")) == has
+    for name in (*WITH_MATRICES, *(name for name, _ in _KNOWN), "cooperlake"):
+        assert multiplies_matrices(parse_target(f"llvm:mcpu={name}")) == (name in WITH_MATRICES)
 
 
 @pytest.mark.parametrize("lent", [True, False])

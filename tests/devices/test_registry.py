@@ -12,8 +12,11 @@ from tunefarm.devices.device import Device, device_from_dict
 from tunefarm.devices.gpu_driver import Driver, Gpu
 from tunefarm.devices.here import identified
 from tunefarm.devices.lock import DeviceLock
+from tunefarm.devices.probe import PROBED
 from tunefarm.devices.registry import (
+    _installed_tvm,
     device_for,
+    local_devices,
     probe_and_register,
     register,
     registered,
@@ -35,6 +38,33 @@ def test_a_damaged_registration_is_passed_over(home: Home, device: Device) -> No
     (home.devices / "other.json").write_text("{")
     (home.devices / "gone.json").symlink_to("nowhere")  # between two looks
     assert registered(home) == (device,)
+
+
+@pytest.mark.parametrize(("probed", "again"), [(PROBED, 0), ("1", 1), ("", 1)])
+def test_what_was_probed_otherwise_is_probed_again(
+    probed: str, again: int, home: Home, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By other rules it may have another name."""
+    known = {"tvm": _installed_tvm(), **({"probed": probed} if probed else {})}
+    here = replace(
+        device,
+        host=cpu.host_name(),
+        sku=cpu.cpu_model(),
+        cores=cpu.usable_cores(),
+        features=cpu.cpu_features(),
+        toolchain=tuple(sorted(known.items())),
+    )
+    register(home, here)
+    asked: list[int] = []
+
+    def probe() -> tuple[Device, ...]:
+        asked.append(1)
+        return (here,)
+
+    monkeypatch.setattr("tunefarm.devices.registry.probe", probe)
+    monkeypatch.setattr("tunefarm.devices.registry._gpus", tuple)
+    assert local_devices(home) == (here,)
+    assert len(asked) == again
 
 
 def test_who_looks_meanwhile_finds_a_device(

@@ -60,3 +60,22 @@ def test_matrix_registers_do_more_than_filtering_saves(taps: int, flops: float) 
     one = task((1, 14, 14, 16), (taps, taps, 4, 32, 4), (1, 14, 14, 32), ("uint8", "int8"))
     assert one.fewest_flops(("amx_int8", "avx2")) == flops
     assert one.float_flops(("avx2",)) == 150.0
+
+
+@pytest.mark.parametrize(
+    ("kinds", "shapes", "share"),
+    [
+        (("uint8", "uint8"), ((4, 1024), (4, 1024)), 1 / 16),
+        (("uint8", "int8"), ((4, 1024), (4096,)), 1 / 64),  # a fourth of it as integers go
+        (("uint8", "float32"), ((4, 1024), (4, 1024)), 1.0),
+        (("uint8", "uint8"), ((4, 1024), (4, 512)), 1.0),
+        (("uint8", "uint8"), ((4, 16), (4, 16)), 1.0),
+    ],
+)
+def test_a_table_has_256_results(
+    kinds: tuple[str, str], shapes: tuple[tuple[int, ...], ...], share: float
+) -> None:
+    read, made = (TensorSpec("", s, k) for s, k in zip(shapes, kinds, strict=True))
+    scalar = TensorSpec("", (1, 1), "float32")
+    one = TuningTask("k", "quantize", ("f",), 1, 600.0, 1, (read, scalar, made), (1,))
+    assert one.fewest_flops() == 600.0 * share

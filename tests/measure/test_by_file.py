@@ -150,6 +150,20 @@ def test_another_device_is_refused(paper, tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
+def test_matrix_registers_that_are_not_there_are_named(paper, tmp_path: Path) -> None:
+    """A processor's name is the bundle's: what is missing the features tell."""
+    _, _, _, gpu = paper
+    target = make_target("llvm", {"mcpu": "sapphirerapids", "num-cores": 2})
+    root = tmp_path / "processor"
+    requests = requests_on_paper(root)
+    path = tmp_path / "bundle"
+    write_bundle(path, "job", target, "", requests, root, [requests[0].library.path])
+    here = replace(gpu, target=target, features=("avx2", "amx_tile"))
+    with pytest.raises(ArtifactIncompatible, match="lacks amx_bf16, amx_int8, or"):
+        run_bundle(path, tmp_path / "report", print, here, SimulatedDevice())
+    assert not (tmp_path / "report").exists()
+
+
 def _rewritten(path: Path, into: Path, name: str, change) -> Path:
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(into, "w") as new:
         for one in old.namelist():

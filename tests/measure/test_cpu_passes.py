@@ -164,3 +164,32 @@ def test_other_processors_round_in_vectors_too() -> None:
     text = str(built.inspect_source("asm"))
     assert "lrintf" not in text
     assert ".4s" in text
+
+
+@pytest.mark.parametrize("rounding", ["nearbyint", "round"])
+@pytest.mark.parametrize("kind", ["float32", "int32", "int8"])
+def test_half_a_step_comes_to_the_even_number(rounding: str, kind: str) -> None:
+    """Whatever the rounding is called, and whether its result is made an integer or not."""
+    import tvm
+
+    from tunefarm.measure.lowering import pipeline
+    from tunefarm.search import replay
+
+    host = parse_target("llvm:mcpu=x86-64:num-cores=2")
+    value = f"T.{rounding}(a[v])"
+    module = narrowing(value if kind == "float32" else f'T.Cast("{kind}", {value})', kind)
+    built = tvm.tirx.build(module, target=replay.tvm_target(host), pipeline=pipeline(host))
+    halves = np.arange(64, dtype=np.float32) - 31.5
+    numbers = tvm.runtime.tensor(halves)
+    result = tvm.runtime.tensor(np.zeros(64, kind))
+    built["main"](numbers, result)
+    np.testing.assert_array_equal(result.numpy(), np.rint(halves).astype(kind))
+
+
+def test_a_rounding_inside_is_in_vectors_as_wide_as_others() -> None:
+    """Of single numbers LLVM makes vectors of half that width for this processor."""
+    from tunefarm.measure.lowering import pipeline
+
+    module = narrowing("T.nearbyint(a[v]) * T.float32(2)", "float32")
+    assert "@llvm.nearbyint.v64f32" in code(module, pipeline(TARGET))
+    assert "@llvm.nearbyint.v64f32" not in code(module, "default")

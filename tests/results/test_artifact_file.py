@@ -257,6 +257,7 @@ def test_no_flipped_bit_or_torn_tail_is_served(tmp_path: Path, data: st.DataObje
         ({"os": "plan9"}, "plan9"),
         ({"machine": "vax"}, "vax"),
         ({"cpu_features": ["avx9000"]}, "avx9000"),
+        ({"cpu_features": ["amx_fp4"]}, "amx_fp4, or the system does not lend it"),
         ({"tvm_runtime": "9.9.0"}, "9.9.0"),
     ],
 )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.bench import fitting, imported, likeliest_kernel
 from tests.quantised_models import Quantised
 from tunefarm.devices.cpu import cpu_features
-from tunefarm.devices.matrices import REGISTERS
 from tunefarm.devices.target import parse_target
 from tunefarm.frontend.program import Program
 
@@ -71,23 +73,118 @@ def _kernels(program: Program) -> list[Any]:
 
 
 @pytest.mark.parametrize("family", ["matrix", "overlapped"])
-def test_every_point_fits_the_registers(family: str, program: Program) -> None:
-    spaces = [_spaces()[family](workload, MATRICES) for workload in _kernels(program)]
-    ways = [way for space in spaces if space is not None for way in space.ways]
-    assert ways
-    for way in ways:
-        tall = way.rows * way.planes
-        assert tall * way.columns + min(tall, way.columns) < REGISTERS
-        assert way.high <= 16
+def test_every_point_is_of_registers_that_are_there(family: str, program: Program) -> None:
+    """None is refused; each register has one size, and all that are named fit."""
+    from tunefarm.search import replay
+
+    for workload in _kernels(program):
+        space = _spaces()[family](workload, MATRICES)
+        for number, one in enumerate(space.modelled() if space is not None else ()):
+            proposal = space.realise(one.point, number)
+            assert proposal is not None
+            text = _script(replay.scheduled_function(workload, MATRICES, proposal.trace))
+            way = space.ways[number]
+            multiplied = re.findall(MULTIPLIED, text)
+            assert len(multiplied) == way.rows * way.planes * way.columns
+            sums, numbers, weights = (set(map(int, one)) for one in zip(*multiplied, strict=True))
+            assert len(sums) == len(multiplied), "each has a register of its own"
+            assert not sums & (numbers | weights)
+            assert not numbers & weights
+            high, wide = _configuration(text)
+            assert {(high[one], wide[one]) for one in sums} == {(way.high, 64)}
+            (terms,) = {high[one] for one in weights}
+            assert {(high[one], wide[one]) for one in numbers} == {(way.high, 4 * terms)}
+            assert {wide[one] for one in weights} == {64}
+            assert 0 < way.high <= 16
+            assert 0 < terms <= 16
+
+
+MULTIPLIED = r'"llvm.x86.tdpbusd", T.int8\((\d)\), T.int8\((\d)\), T.int8\((\d)\)'
+
+
+def _script(function: Any) -> str:
+    return str(function.script())
+
+
+def _configuration(text: str) -> tuple[bytes, list[int]]:
+    """What LDTILECFG is given: rows and bytes of a row, by register."""
+    stored = re.findall(r"matrix_sizes\[T.int64\((\d+)\)\] = (\d+)", text)
+    words = np.zeros(16, "<u4")
+    for place, word in stored:
+        words[int(place)] = int(word)
+    told = words.tobytes()
+    assert told[:16] == bytes([1, *[0] * 15])
+    assert told[32:48] == bytes(16)
+    assert told[56:] == bytes(8)
+    return told[48:56], np.frombuffer(told[16:32], "<u2").tolist()
 
 
 def test_columns_that_are_no_whole_registers_have_no_tiles(program: Program) -> None:
-    spaces = [_spaces()["matrix"](workload, MATRICES) for workload in _kernels(program)]
-    assert sum(space is None for space in spaces) == 1
+    columns = {
+        workload["main"].params[-1].ty.shape[-1].value: _spaces()["matrix"](workload, MATRICES)
+        for workload in _kernels(program)
+    }
+    assert {size for size, space in columns.items() if space is None} == {24}
+
+
+def product(
+    rows: str = "T.int64(32)",
+    depth: int = 16,
+    weight: str = "w[j, k, f]",
+    sizes: str = "(T.int64(32), T.int64({depth}), T.int64(4))",
+) -> Any:
+    """A product of 32 rows, with 32 columns, written by hand."""
+    import tvm
+    from tvm.script import from_source
+
+    held = sizes.format(depth=depth)
+    text = f"""
+@T.prim_func(s_tir=True)
+def main(
+    x: T.Buffer((T.int64(32), T.int64({4 * depth})), "uint8"),
+    w: T.Buffer({held}, "int8"),
+    y: T.Buffer((T.int64(32), T.int64(32)), "int32"),
+) -> None:
+    T.func_attr({{"tirx.noalias": True, "layout_free_buffers": [1]}})
+    for i0, j0, k0, f0 in T.grid({rows}, T.int64(32), T.int64({depth}), T.int64(4)):
+        with T.sblock("product"):
+            i, j, k, f = T.axis.remap("SSRR", [i0, j0, k0, f0])
+            with T.init():
+                y[i, j] = 0
+            y[i, j] = y[i, j] + T.Cast("int32", x[i, k * T.int64(4) + f]) * T.Cast(
+                "int32", {weight}
+            )
+"""
+    return tvm.IRModule({"main": from_source(text)})
+
+
+def test_four_terms_are_enough() -> None:
+    from tunefarm.search import replay
+
+    workload = product(depth=1)
+    space = _spaces()["matrix"](workload, MATRICES)
+    proposal = space.realise(space.modelled()[0].point, 0)
+    assert len(
+        re.findall(
+            MULTIPLIED, _script(replay.scheduled_function(workload, MATRICES, proposal.trace))
+        )
+    )
+
+
+def test_weights_that_are_others_for_each_row_have_no_tiles() -> None:
+    workload = product(
+        weight="w[i, j, k, f]", sizes="(T.int64(32), T.int64(32), T.int64({depth}), T.int64(4))"
+    )
+    assert _spaces()["matrix"](workload, MATRICES) is None
+
+
+def test_weights_that_are_the_same_for_several_terms_have_no_tiles() -> None:
+    workload = product(weight="w[j, f]", sizes="(T.int64(32), T.int64(4))")
+    assert _spaces()["matrix"](workload, MATRICES) is None
 
 
 def test_the_instructions_are_there(program: Program) -> None:
-    """And the right to them is asked for where they are, once before the threads begin."""
+    """And the right to them is asked for before the loop that threads share."""
     import tvm
 
     from tunefarm.measure.lowering import pipeline
@@ -98,10 +195,14 @@ def test_the_instructions_are_there(program: Program) -> None:
         if space is None:
             continue
         kernel = likeliest_kernel(workload, space, MATRICES)
+        text = _script(kernel[replay.KERNEL])
+        asked, tasks = text.index("tunefarm_allow_matrices"), text.rindex("T.parallel")
+        assert asked < tasks < text.index("ldtilecfg") < text.index("tilezero")
+        assert text.rindex("tilestored") < text.index("tilerelease")
         built = tvm.tirx.build(kernel, replay.tvm_target(MATRICES), pipeline=pipeline(MATRICES))
-        text = built.inspect_source("asm")
+        assembled = built.inspect_source("asm")
         for one in ("ldtilecfg", "tileloadd", "tdpbusd", "tilestored", "tilerelease", "syscall"):
-            assert one in text
+            assert one in assembled
 
 
 def test_other_processors_have_none(program: Program) -> None:
@@ -110,16 +211,61 @@ def test_other_processors_have_none(program: Program) -> None:
             assert space(workload, WITHOUT) is None
 
 
-def test_a_tile_of_too_many_registers_is_refused(program: Program) -> None:
-    """A trace may come from anywhere."""
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((0, "32"), (0, "0"), (0, "1"), (0, "x"), (1, "7"), (1, "2"), (2, "0"), (2, "9")),
+        *((3, "9"), (3, ""), (3, "1"), (3, "3"), (4, "32"), (4, "5"), (4, "0")),
+    ],
+)
+def test_a_trace_that_says_something_else_is_refused(field: int, value: str) -> None:
+    """It may come from anywhere."""
     from tunefarm.search import replay
 
-    workload = _kernels(program)[0]
+    workload = product()
     space = _spaces()["matrix"](workload, MATRICES)
-    widest = max(space.ways, key=lambda way: way.columns)
-    proposal = space.realise(space.modelled()[space.ways.index(widest)].point, 0)
+    (point,) = (
+        one.point
+        for one, way in zip(space.modelled(), space.ways, strict=True)
+        if (way.high, way.rows, way.columns, way.columns_first, way.flat) == (16, 1, 2, 0, 0)
+    )
+    proposal = space.realise(point, 0)
     assert proposal is not None
-    taller = proposal.trace.replace(f'"{widest.high} ', '"1 ')
-    assert taller != proposal.trace
-    with pytest.raises(replay.InvalidTrace, match="matrix registers"):
-        replay.scheduled_function(workload, MATRICES, taller)
+    replay.scheduled_function(workload, MATRICES, proposal.trace)
+    (words,) = re.findall(r'"(16 0 1 2 16)\\*"', proposal.trace)
+    said = words.split(" ")
+    said[field] = value
+    other = proposal.trace.replace(words, " ".join(said))
+    with pytest.raises(replay.InvalidTrace):
+        replay.scheduled_function(workload, MATRICES, other)
+
+
+def test_a_trace_of_another_target_or_without_tasks_is_refused() -> None:
+    """What would end the compiler's process, or the kernel's."""
+    from tunefarm.search import replay
+
+    workload = product()
+    space = _spaces()["matrix"](workload, MATRICES)
+    proposal = space.realise(space.modelled()[0].point, 0)
+    assert proposal is not None
+    with pytest.raises(replay.InvalidTrace, match="no matrix registers"):
+        replay.scheduled_function(workload, WITHOUT, proposal.trace)
+    steps, rest = json.loads(proposal.trace)
+    alone = [step for step in steps if step[0] != "Parallel"]
+    with pytest.raises(replay.InvalidTrace, match="outside of a loop of tasks"):
+        replay.scheduled_function(workload, MATRICES, json.dumps([alone, rest]))
+
+
+def test_the_loop_that_threads_share_stays_where_others_look_for_it() -> None:
+    """As what puts zeros around a result does (`search.kernels.halo`)."""
+    import tvm
+
+    from tunefarm.search import replay
+
+    workload = product()
+    space = _spaces()["matrix"](workload, MATRICES)
+    proposal = space.realise(space.modelled()[0].point, 0)
+    assert proposal is not None
+    *_, last = replay.scheduled_function(workload, MATRICES, proposal.trace).body.block.body.seq
+    assert isinstance(last, tvm.tirx.For)
+    assert last.kind == tvm.tirx.ForKind.PARALLEL
