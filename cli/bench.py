@@ -190,7 +190,18 @@ def _subject(
         chosen = artifact.absolute() if artifact is not None else _newest(home, digest, inputs)
         outputs = tuple(output.name for output in loaded.graph.output)
         threads = threads or usable_cores()
-        yield Subject(fixed, inputs, outputs, threads, Path(work), chosen), directory
+        rounds = _rounds(chosen) if chosen is not None else ""
+        yield Subject(fixed, inputs, outputs, threads, Path(work), chosen, rounds), directory
+
+
+def _rounds(artifact: Path) -> str:
+    """See `Subject.rounds`."""
+    from tunefarm.frontend.dtypes import ROUGH
+    from tunefarm.results.artifact_file import open_artifact
+
+    manifest = open_artifact(artifact).manifest
+    allowed = str(manifest["target"].get("precision", ""))
+    return allowed if allowed in ROUGH and allowed == manifest["computed_in"] else ""
 
 
 def _newest(home: Home, digest: str, inputs: Any) -> Path | None:

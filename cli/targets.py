@@ -11,6 +11,7 @@ import click
 
 from tunefarm.devices.device import Device, no_device
 from tunefarm.devices.gpu import completed
+from tunefarm.devices.matrices import check_bfloat16
 from tunefarm.devices.registry import device_for, local_devices
 from tunefarm.devices.standing import Use, check_free, standing
 from tunefarm.devices.target import Target, parse_targets
@@ -64,6 +65,8 @@ def targets_of(
             resolved = target.with_attrs(dict(device.target.attrs))
             if target.kind == "cuda":
                 resolved = completed(resolved)
+            else:
+                check_bfloat16(resolved, device.features)
         except (NoDevice, UnsupportedTarget) as error:
             if otherwise == "fail":
                 error.hint = ". ".join([*reasons, error.hint])

@@ -87,10 +87,11 @@ def parse_target(text: str) -> Target:
         attrs[key] = int(value) if value.isdigit() else value
     named = _named(kind, text)
     made = make_target(named.kind, {**dict(named.attrs), **attrs})
-    if made.kind != "cuda" and made.hardware != made:
+    allowed = made.get("precision")
+    if made.kind == "llvm" and allowed not in (None, "float32", "bfloat16"):
         raise UnsupportedTarget(
-            f"target {text!r}: only cuda has a precision to choose",
-            hint="A processor computes in float32.",
+            f"target {text!r}: no precision {allowed!r} is known of processors",
+            hint="Write llvm:precision=bfloat16, or leave it away for float32.",
         )
     return made.hardware if attrs.get("precision") == "float32" else made
 

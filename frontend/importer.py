@@ -169,7 +169,14 @@ def run_import(request: ImportRequest) -> None:
     bind_shapes(model, dict(request.shapes))
     counts = Counter(node.op_type for node in model.graph.node)
     _load_compiler()
-    from tunefarm.frontend.relax import attention, halos, kept_wide, layout, whole
+    from tunefarm.frontend.relax import (
+        attention,
+        halos,
+        kept_wide,
+        layout,
+        rounded_factors,
+        whole,
+    )
     from tunefarm.frontend.relax import passes as relax_passes
     from tunefarm.frontend.stored import save_program
 
@@ -225,6 +232,7 @@ def run_import(request: ImportRequest) -> None:
         module = attention.gather_attention(laid.module, request.target, log)
         module = whole.gather_whole(module, request.target, log)
         module = kept_wide.keep_wide(module, log)
+        module, rounded = rounded_factors.round_factors(module, request.target, log)
         module = halos.give_halos(module, request.target, log)
         module = relax_passes.fast_math(module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
@@ -250,7 +258,7 @@ def run_import(request: ImportRequest) -> None:
                 "kernels": sum(task.weight for task in tasks),
                 "distinct_kernels": len(tasks),
                 "parameter_bytes": parameter_bytes,
-                "precision": INT8 if is_quantised else _precision(types, request.target),
+                "precision": INT8 if is_quantised else _precision(types, request.target, rounded),
                 "target": request.target.text,
             },
         )
@@ -263,10 +271,10 @@ def run_import(request: ImportRequest) -> None:
         raise
 
 
-def _precision(types: frozenset[str], target: Target) -> str:
-    """See `Program.precision`."""
+def _precision(types: frozenset[str], target: Target, rounded: int) -> str:
+    """See `Program.precision`; `rounded`, products whose factors are."""
     if target.kind == "llvm":
-        return "float32"
+        return "bfloat16" if rounded else "float32"
     return narrowest([*types, TF32] if multiplies_tf32(target) else types)
 
 

@@ -100,13 +100,16 @@ class TuningTask:
 def as_floats(flops: float, dtypes: Sequence[str], features: Collection[str] = ()) -> float:
     """Operations on float32 that take a processor as long at best as `flops` of a kernel with
     arguments of these types: of products of 8 bits one instruction does four times as many, of
-    those of 16 twice; and thirty-two times as many are done in a cycle in matrix registers.
+    those of 16 twice; and in matrix registers thirty-two times as many are done in a cycle, of
+    bfloat16 sixteen times.
 
     Args:
         features: of the processor, by the system's names.
     """
     if {"uint8", "int8"} <= set(dtypes):
         return flops / (32 if "amx_int8" in features else 4)
+    if list(dtypes).count("bfloat16") > 1 and "amx_bf16" in features:
+        return flops / 16
     return flops / 2 if list(dtypes).count(BYTES_KEPT) > 1 else flops
 
 

@@ -1,4 +1,5 @@
 """Products of integers of 8 bits as TensorIR, as processors and GPUs have instructions for them.
+And of bfloat16, whose pairs are multiplied as those of 16 bits are.
 
 Data is (N, H, W, C) or (..., M, K); weights come as (..., terms, columns). A processor that
 multiplies neighbours at once and adds them up (`devices.neighbours`: four of 8 bits, two pairs of
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from tvm import te, tirx, topi
 
 from tunefarm.devices.gpu import arch_of
+from tunefarm.devices.matrices import COLUMNS
 from tunefarm.devices.neighbours import FOURS, NARROW, PAIRS, Groups, neighbours_of, steps_of
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import BYTES_KEPT
@@ -79,6 +81,10 @@ _BY_GROUPS = {
 _LINES = Instructions("lines", "int8", "", 8, (), 4)
 
 
+HALVES = Instructions("halves", "bfloat16", "", COLUMNS, PAIRS, 2)
+"""Of matrix registers, for pairs of bfloat16; sums are of float32."""
+
+
 def instructions_of(target: Target) -> tuple[Instructions, ...]:
     """All that it has, best first."""
     known = neighbours_of(target)
@@ -120,7 +126,7 @@ def padded(data: Any, padding: Sequence[int], zero: int, multiple: int) -> Any:
     after[-1] = -int(data.shape[-1]) % multiple
     if not any((*before, *after)):
         return None
-    value = tirx.const(zero, data.dtype)
+    value = tirx.const(zero, str(data.dtype))
     return topi.nn.pad(data, before, after, pad_value=value, name="pad_temp")
 
 
@@ -174,7 +180,8 @@ def _terms(weights: Any, depth: int, groups: Groups, name: str) -> tuple[list[An
 
 
 def _sum_of(number: Any, weight: Any, axes: list[Any]) -> Any:
-    return te.sum(number.astype("int32") * weight.astype("int32"), axis=axes)
+    sums = "float32" if str(weight.ty.dtype) == "bfloat16" else "int32"
+    return te.sum(number.astype(sums) * weight.astype(sums), axis=axes)
 
 
 def widened(image: Any, padding: Sequence[int], zero: int) -> Any:

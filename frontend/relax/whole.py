@@ -85,7 +85,7 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         if not convolution and not is_call(call, "relax.matmul"):
             return call
         data = self._data(call.args[0])
-        if data is None or (convolution and not _channels_last(call)):
+        if data is None or (convolution and not channels_last(call)):
             return call
         if convolution and int(call.attrs.groups) > 1:
             return self._of_single_channels(call, data) if self._single else call
@@ -130,7 +130,7 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         return next((known for known in fit if known.take(weights)), None)
 
     def _of_single_channels(self, call: Any, data: _Data) -> Any:
-        window, groups = _window(call.attrs), int(call.attrs.groups)
+        window, groups = window_of(call.attrs), int(call.attrs.groups)
 
         def made(image: Any, weights: Any) -> Any:
             wide = widened(image, window.padding, data.zero)
@@ -144,7 +144,7 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
     def _kernel(self, call: Any, data: _Data, weights: Weights, known: Instructions) -> Any:
         """The kernel's sums, less what the data's zero adds to each column, in float32."""
         convolution = is_call(call, "relax.nn.conv2d")
-        window = _window(call.attrs) if convolution else Window((1, 1), (1, 1), (0,) * 4)
+        window = window_of(call.attrs) if convolution else Window((1, 1), (1, 1), (0,) * 4)
 
         def filled(numbers: Any) -> Any:
             around = padded(numbers, window.padding, data.zero, known.filled)
@@ -189,12 +189,12 @@ def _in_32_bits(data: _Data, weights: Weights) -> bool:
     return int(each.max(initial=0)) * int(max(largest)) <= np.iinfo(np.int32).max
 
 
-def _channels_last(call: Any) -> bool:
+def channels_last(call: Any) -> bool:
     attributes = call.attrs
     return (str(attributes.data_layout), str(attributes.kernel_layout)) == ("NHWC", "HWIO")
 
 
-def _window(attributes: Any) -> Window:
+def window_of(attributes: Any) -> Window:
     strides, dilation, padding = (
         tuple(int(one) for one in some)
         for some in (attributes.strides, attributes.dilation, attributes.padding)

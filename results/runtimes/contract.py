@@ -31,6 +31,8 @@ class Subject:
         threads: that an inference may use.
         directory: this runtime's and setting's own, kept from one process to the next.
         artifact: what tunefarm made of the model, None where there is none.
+        rounds: what the artifact's job allowed factors of products to be rounded to, "" for
+            nothing: runtimes that can may do the same, and all results are held to that.
     """
 
     model: Path
@@ -39,6 +41,7 @@ class Subject:
     threads: int
     directory: Path
     artifact: Path | None = None
+    rounds: str = ""
 
 
 class Runtime(ABC):

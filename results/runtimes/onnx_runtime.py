@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tunefarm.devices import cpu
-from tunefarm.frontend.dtypes import INT8
+from tunefarm.frontend.dtypes import INT8, narrowest
 from tunefarm.measure.expected import WITHOUT_OVERFLOW, exact_feed, exact_model, moves
 from tunefarm.results.runtimes.contract import Array, Run, Runtime, Subject
 
@@ -50,6 +50,8 @@ def reference(subject: Subject, feed: Mapping[str, Array]) -> tuple[list[Array],
     options = _options(subject.threads)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     precision, model = exact_model(subject.model)
+    if subject.rounds and precision != INT8:
+        precision = narrowest([precision, subject.rounds])
     if precision == INT8:  # a rewriting is what keeps products from overflowing
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.add_session_config_entry(*WITHOUT_OVERFLOW)

@@ -12,7 +12,8 @@ from tunefarm.results.runtimes.contract import Array, Run, Runtime, Subject
 
 
 class OpenVino(Runtime):
-    """One stream, in single precision: on processors with bfloat16 it would choose that."""
+    """One stream, in single precision, where the artifact beside it is: on processors with bfloat16
+    it would choose that."""
 
     name: ClassVar[str] = "openvino"
     needs: ClassVar[Mapping[str, str]] = {"openvino": "openvino"}
@@ -28,7 +29,7 @@ class OpenVino(Runtime):
                 "PERFORMANCE_HINT": "LATENCY",
                 "INFERENCE_NUM_THREADS": str(subject.threads),
                 "NUM_STREAMS": "1",
-                "INFERENCE_PRECISION_HINT": "f32",
+                "INFERENCE_PRECISION_HINT": "bf16" if subject.rounds == "bfloat16" else "f32",
                 "ENABLE_CPU_PINNING": "YES" if setting == "pinned" else "NO",
             },
         )

@@ -20,7 +20,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from tvm import tirx
+from tvm import DataType, tirx
 from tvm.ir import Range
 from tvm.ir.expr import StringImm
 from tvm.s_tir import SBlock, SBlockRealize
@@ -57,6 +57,10 @@ done:
   ret void
 }}
 """
+
+
+_INSTRUCTIONS = {("uint8", "int8"): "tdpbusd", ("bfloat16", "bfloat16"): "tdpbf16ps"}
+"""By the types of data and weights."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,7 @@ class _Reduction:
         self._reduces = [int(v.iter_type) == tirx.IterVar.CommReduce for v in block.iter_vars]
         self._store = block.body
         factors = self._store.value.b
+        self._bytes = DataType(factors.a.value.source.dtype).itemsize
         self._data, self._weights = factors.a.value, factors.b.value
         if not _is_true(body.predicate) or not self._fits():
             raise ValueError("a tile that is not of the matrix registers there are")
@@ -187,6 +192,10 @@ class _Reduction:
         if not self._free:
             raise ValueError("a tile of more matrix registers than there are")
         self._pitch = self._checked_pitch()
+
+    @property
+    def _instruction(self) -> str:
+        return _INSTRUCTIONS[str(self._data.source.dtype), str(self._weights.source.dtype)]
 
     def _extent(self, axis: int) -> int:
         return int(self._loops[axis].extent)
@@ -221,7 +230,10 @@ class _Reduction:
             of_data, of_weights = (
                 pitch(one, self._variables, axis) for one in (self._data, self._weights)
             )
-            together = of_data == 4 * length and of_weights == ROW_BYTES * length
+            together = (
+                of_data == 4 // self._bytes * length
+                and of_weights == ROW_BYTES // self._bytes * length
+            )
             if self._extent(axis) > 1 and not together:
                 raise ValueError("terms that do not lie together for matrix registers")
             length *= self._extent(axis)
@@ -232,7 +244,7 @@ class _Reduction:
         found = pitch(self._data, self._variables, self._sizes.rows_axis)
         if found is None:
             raise ValueError("rows that are not evenly spaced")
-        return found
+        return found * self._bytes
 
     def _tiles(self) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
         """Where registers' rows begin, and where their columns do: offsets along axes."""
@@ -325,7 +337,7 @@ class _Reduction:
             for one, (kept, _) in enumerate(held):
                 row, column = (one, other) if held_rows else (other, one)
                 left, right = (kept, register) if held_rows else (register, kept)
-                text.append(_called("tdpbusd", sums[row, column], left, right))
+                text.append(_called(self._instruction, sums[row, column], left, right))
         return tirx.SeqStmt(text)
 
     def _address(self, access: Any, at: Mapping[int, Any]) -> Any:

@@ -111,6 +111,7 @@ class Reduction:
         limits: per axis, the largest tile of it (a group's size, else the extent).
         together: of integers, how terms are added up at once: the block's last axes, none of
             `reductions`, are of such neighbours, and shapes and strides of operands count groups.
+        rounded: it is of bfloat16, two terms at once.
     """
 
     block: Stage
@@ -127,6 +128,7 @@ class Reduction:
     other: Operand | None
     limits: tuple[int, ...]
     together: tuple[int, ...] = ()
+    rounded: bool = False
 
     @property
     def terms(self) -> int:

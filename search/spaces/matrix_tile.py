@@ -32,7 +32,6 @@ from tunefarm.search.spaces.tile import (
     divisors,
     in_order,
     parallel_tasks,
-    reduction_order,
     tile_counts,
     tiled_rows,
 )
@@ -118,7 +117,7 @@ def overlapped_matrix_tile_space(workload: Any, target: Target) -> FewWays[Matri
 
 def _form(workload: Any, target: Target) -> Reduction | None:
     form = sums_of(workload) if multiplies_matrices(target) else None
-    return form if form is not None and form.together == FOURS else None
+    return form if form is not None and (form.together == FOURS or form.rounded) else None
 
 
 def _space(
@@ -176,7 +175,8 @@ def _run(form: Reduction) -> tuple[int, ...]:
     assert form.other is not None
     found: list[int] = []
     length = 1
-    for axis in reversed(reduction_order(form)):
+    strides = form.other.strides
+    for axis in sorted(form.reductions, key=lambda axis: (strides[axis] or 0, -axis)):
         if form.extent(axis) > 1 and form.other.strides[axis] != length:
             break
         found.append(axis)

@@ -35,14 +35,16 @@ from tunefarm.search.spaces.form import (
 _GROUPS: dict[tuple[str, str, str], tuple[Groups, ...]] = {
     ("int32", "uint8", "int8"): (FOURS, NARROW),
     ("int32", "int16", "int16"): (PAIRS,),
+    ("float32", "bfloat16", "bfloat16"): (PAIRS,),
 }
 """By the types of sums, data and weights: how terms may be added up at once."""
 
 
 def computed_by(target: Target, form: Reduction) -> bool:
-    """Whether a processor has an instruction for it: for floats each has."""
+    """Whether a processor has an instruction of vectors for it: for floats each has."""
     known = neighbours_of(target) if form.together else None
-    return not form.together or (known is not None and form.together in known.groups)
+    whole = known is not None and form.together in known.groups and not form.rounded
+    return not form.together or whole
 
 
 def sums_of(workload: Any, beyond: bool = False) -> Reduction | None:
@@ -83,7 +85,10 @@ def _groups_at(
     made = shaped(block, True, before, after, [data, weights])
     if made is None or made.vector is not weights:
         return None
-    return replace(made, reductions=made.reductions[: -len(groups)], together=groups)
+    rounded = str(loads[0].source.dtype) == "bfloat16"
+    return replace(
+        made, reductions=made.reductions[: -len(groups)], together=groups, rounded=rounded
+    )
 
 
 def _ends_in(block: Stage, groups: Groups) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,9 @@ def schedule_tile(
     padded = bool(tile.pads(form))
     fills, cut = _pad(schedule, block, form, tile) if padded else ({}, None)
     if tile.pack:
-        _pack(schedule, block, form, tile, maker or fills.pop(form.vector.buffer, None))
+        run = matrices.together if matrices is not None else ()
+        terms = [*(one for one in reduction_order(form) if one not in run), *run]
+        _pack(schedule, block, form, tile, terms, maker or fills.pop(form.vector.buffer, None))
     if form.other is not None and form.other.buffer in fills and not tile.flat:
         # A comparison for each row, outside of the reduction's loop: cheaper than a copy of
         # everything. In a flat loop it stays inside, and a tile takes half as long again.
@@ -90,13 +93,16 @@ def _pad(schedule: Any, block: Any, form: Reduction, tile: Tile) -> tuple[dict[s
     return fills, schedule.get_sblock(form.after[-1].name)
 
 
-def _pack(schedule: Any, block: Any, form: Reduction, tile: Tile, fill: Any) -> None:
+def _pack(
+    schedule: Any, block: Any, form: Reduction, tile: Tile, terms: Sequence[int], fill: Any
+) -> None:
     """Lay the vector operand out in tiles of columns, or in vectors, in the order in which they are
-    read: by `fill`, the stage that copies it anyway, or by one that is made for it."""
+    read, `terms` being that of the reductions: by `fill`, the stage that copies it anyway, or by
+    one that is made for it."""
     vector, columns = form.vector, tile.lanes if tile.streams else tile.columns
     axes = list(vector.plain)
     column = axes.index(form.column)
-    order = [*(axis for axis in form.spatial if axis in axes), *reduction_order(form)]
+    order = [*(axis for axis in form.spatial if axis in axes), *terms]
     rest = [axes.index(axis) for axis in order if axis in axes and axis != form.column]
     packed = fill or schedule.cache_read(block, vector.read, "global")
     schedule.transform_layout(

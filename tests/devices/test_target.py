@@ -63,8 +63,11 @@ def test_what_kernels_may_do_is_nothing_of_the_hardware() -> None:
     assert allowed.tvm == device.tvm
     assert allowed.with_attrs(dict(device.attrs)) == allowed != device
     assert target_from_json(allowed.to_json()) == allowed
-    with pytest.raises(UnsupportedTarget, match="only cuda"):
+    with pytest.raises(UnsupportedTarget, match="no precision 'tf32' is known of processors"):
         parse_target("llvm:precision=tf32")
+    half = parse_target("llvm:mcpu=sapphirerapids:precision=bfloat16")
+    assert half.admits(make_target("llvm", {"mcpu": "sapphirerapids", "num-cores": 2}))
+    assert half.hardware == parse_target("llvm:mcpu=sapphirerapids:precision=float32")
     assert parse_target("cuda:arch=sm_80:precision=float32") == device, "as it is anyway"
 
 

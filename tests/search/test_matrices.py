@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 
 from tests.bench import fitting, imported, likeliest_kernel
+from tests.float_network import network
 from tests.quantised_models import Quantised
 from tunefarm.devices.cpu import cpu_features
-from tunefarm.devices.target import parse_target
+from tunefarm.devices.target import Target, parse_target
 from tunefarm.frontend.program import Program
 
 pytestmark = pytest.mark.tvm
 
 MATRICES = parse_target("llvm:mcpu=sapphirerapids:num-cores=2")
+ROUNDING = parse_target("llvm:mcpu=sapphirerapids:num-cores=2:precision=bfloat16")
 WITHOUT = parse_target("llvm:mcpu=icelake-server:num-cores=2")
 
 
@@ -42,19 +44,42 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     return imported(directory, path, MATRICES)
 
 
+@pytest.fixture(scope="module")
+def rounded(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """One of float32 whose factors may be rounded."""
+    directory = tmp_path_factory.mktemp("rounded")
+    return imported(directory, network(directory / "m.onnx"), ROUNDING)
+
+
 def _spaces() -> dict[str, Callable[[Any, Any], Any]]:
     from tunefarm.search.spaces.matrix_tile import matrix_tile_space, overlapped_matrix_tile_space
 
     return {"matrix": matrix_tile_space, "overlapped": overlapped_matrix_tile_space}
 
 
-@pytest.mark.parametrize(("family", "kernels"), [("matrix", 3), ("overlapped", 1)])
+@pytest.mark.parametrize(
+    ("of", "target", "feature", "family", "kernels"),
+    [
+        ("program", MATRICES, "amx_int8", "matrix", 3),
+        ("program", MATRICES, "amx_int8", "overlapped", 1),
+        ("rounded", ROUNDING, "amx_bf16", "matrix", 4),
+        ("rounded", ROUNDING, "amx_bf16", "overlapped", 1),
+    ],
+)
 def test_points_compute_what_the_untuned_kernel_computes(
-    family: str, kernels: int, program: Program, workers, tmp_path: Path
+    of: str,
+    target: Target,
+    feature: str,
+    family: str,
+    kernels: int,
+    workers,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
-    if "amx_int8" not in cpu_features():
-        pytest.skip("kernels with amx_int8 are built here, but run where a processor has it")
-    found = list(fitting(program, _spaces()[family], MATRICES, workers, tmp_path))
+    if feature not in cpu_features():
+        pytest.skip(f"kernels with {feature} are built here, but run where a processor has it")
+    program = request.getfixturevalue(of)
+    found = list(fitting(program, _spaces()[family], target, workers, tmp_path))
     assert len(found) == kernels
     for _task, bench, space in found:
         known = sorted(space.modelled(), key=lambda one: one.seconds)

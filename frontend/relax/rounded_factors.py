@@ -1,0 +1,139 @@
+"""Products of bfloat16, where a target allows that factors of float32 are rounded (needs TVM).
+
+A processor's matrix registers multiply pairs of bfloat16, and add the products up in float32. What
+such a product reads is rounded where it is made, and stored so, for whoever reads it: half of the
+bytes, and no kernel that only rounds. Constant weights are rounded here. Products of two tensors,
+of few columns, or of a single row stay what they are.
+"""
+
+from __future__ import annotations
+
+import time
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.transform import CanonicalizeBindings, DeadCodeElimination
+
+from tunefarm.devices.matrices import multiplies_bfloat16
+from tunefarm.devices.target import Target
+from tunefarm.frontend.dtypes import numpy_dtype
+from tunefarm.frontend.pass_log import PassLog
+from tunefarm.frontend.relax.calls import is_call
+from tunefarm.frontend.relax.integer_products import HALVES, Window, convolved, multiplied, padded
+from tunefarm.frontend.relax.whole import channels_last, window_of
+
+BFLOAT16 = "bfloat16"
+_MOVES = ("relax.permute_dims", "relax.reshape")
+
+
+def round_factors(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[tvm.IRModule, int]:
+    """Every product of float32 with constants as one of bfloat16, where `target` allows that; and
+    how many there are.
+
+    Raises:
+        UnsupportedTarget: it allows it, and cannot.
+    """
+    if not multiplies_bfloat16(target):
+        return module, 0
+    started = time.perf_counter()
+    canonical = CanonicalizeBindings()(module)  # one name for each tensor
+    main = canonical["main"]
+    rounder = _Rounder(canonical, _read_by_products(main))
+    rounder.builder_.update_func(canonical.get_global_var("main"), rounder.visit_expr(main))
+    if rounder.found:
+        module = DeadCodeElimination()(rounder.builder_.get())
+    log.note("relax.round_factors", started, f"products of bfloat16: {rounder.found}")
+    return module, rounder.found
+
+
+def _read_by_products(function: Any) -> set[Any]:
+    """Variables that are made for products, before anything moves them."""
+    bound = {one.var: one.value for block in function.body.blocks for one in block.bindings}
+    found = set()
+    for call in bound.values():
+        if _is_product(call):
+            data = call.args[0]
+            while is_call(bound.get(data), *_MOVES):
+                data = bound[data].args[0]
+            found.add(data)
+    return found
+
+
+def _is_product(call: Any) -> bool:
+    """Whether it is one of rows with constants, in whole registers."""
+    if not is_call(call, "relax.nn.conv2d", "relax.matmul"):
+        return False
+    data, weights = call.args
+    if not isinstance(data, relax.Var) or not isinstance(weights, tvm.ir.GenericConst):
+        return False
+    if {str(one.ty.dtype) for one in (data, weights, call)} != {"float32"}:
+        return False
+    sizes = [int(size) for size in weights.ty.shape]
+    rows = prod(int(size) for size in list(call.ty.shape)[:-1])
+    plain = is_call(call, "relax.matmul")
+    if sizes[-1] % HALVES.columns or rows == 1:
+        return False
+    return len(sizes) == 2 if plain else channels_last(call) and int(call.attrs.groups) == 1
+
+
+@mutator
+class _Rounder(PyExprMutator):  # type: ignore[misc]
+    """
+    Args:
+        wanted: variables that are to be rounded.
+    """
+
+    def __init__(self, module: tvm.IRModule, wanted: set[Any]) -> None:
+        super().__init__(module)
+        self._wanted = wanted
+        self._inputs: dict[Any, Any] = {}
+        self.found = 0
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        if binding.var not in self._wanted:
+            super().visit_var_binding_(binding)
+            return
+        made = self.builder_.emit(self.visit_expr(binding.value))
+        rounded = self.builder_.emit(relax.op.astype(made, BFLOAT16))
+        self.set_var_remap(binding.var, self.builder_.emit(relax.op.astype(rounded, "float32")))
+
+    def visit_call_(self, call: Any) -> Any:
+        product = _is_product(call)
+        call = super().visit_call_(call)
+        return self._kernel(call, self._rounded(call.args[0])) if product else call
+
+    def _rounded(self, value: Any) -> Any:
+        """The same numbers as they are stored; an input is rounded by a kernel of its own."""
+        made = self.lookup_binding(value)
+        if is_call(made, *_MOVES):
+            moved = relax.Call(made.op, [self._rounded(made.args[0]), *made.args[1:]], made.attrs)
+            return self.builder_.emit(moved)
+        if is_call(made, "relax.astype") and str(made.args[0].ty.dtype) == BFLOAT16:
+            return made.args[0]
+        if value not in self._inputs:
+            self._inputs[value] = self.builder_.emit(relax.op.astype(value, BFLOAT16))
+        return self._inputs[value]
+
+    def _kernel(self, call: Any, data: Any) -> Any:
+        convolution = is_call(call, "relax.nn.conv2d")
+        window = window_of(call.attrs) if convolution else Window((1, 1), (1, 1), (0,) * 4)
+        weights = call.args[1].value.numpy().astype(numpy_dtype(BFLOAT16))
+        # By a kernel of its own: what one holds inside is float32 again when it has been lowered.
+        if any(window.padding) or weights.shape[-2] % HALVES.filled:
+            data = self.builder_.emit_te(
+                padded, data, window.padding, 0, HALVES.filled, primfunc_name_hint="pad"
+            )
+            window = Window(window.strides, window.dilation, (0,) * 4)
+
+        def made(numbers: Any, constants: Any) -> Any:
+            if convolution:
+                return convolved(numbers, constants, window, HALVES.groups)
+            return multiplied(numbers, constants, HALVES.groups)
+
+        self.found += 1
+        packed = relax.const(HALVES.packed(weights), BFLOAT16)
+        name = f"{'conv2d' if convolution else 'matmul'}_{HALVES.name}"
+        return self.builder_.call_te(made, data, packed, primfunc_name_hint=name)
