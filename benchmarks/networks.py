@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--networks", help="of the zoo, with commas between; by default all")
     parser.add_argument("--files", type=Path, nargs="+", default=[], help="instead of the zoo's")
     parser.add_argument("--dtype", default="float32", help="see tunefarm zoo")
+    parser.add_argument("--target", default="llvm", help="such as llvm:precision=bfloat16")
     parser.add_argument("--budget")
     parser.add_argument("--runtimes", default="tunefarm,onnxruntime,openvino")
     parser.add_argument("--processes", default="6")
@@ -77,8 +78,9 @@ def main() -> None:
             artifact = home.root / rows[name]["job"]["artifact"]
             rows[name]["bench"] = tunefarm(home, *bench, model, "--artifact", artifact)
         else:
-            job = tunefarm(home, "submit", model, "--targets", "llvm", *how)
-            found["rows"].append(row(home, name, job, tunefarm(home, *bench, model)))
+            job = tunefarm(home, "submit", model, "--targets", arguments.target, *how)
+            benched = tunefarm(home, *bench, model)
+            found["rows"].append(row(home, name, arguments.target, job, benched))
         # Paths inside the home, for it may lie anywhere.
         text = json.dumps(found, indent=1).replace(f"{home.root}/", "")
         write_atomically(arguments.results, f"{text}\n".encode())
@@ -99,17 +101,19 @@ def tunefarm(home: Home, *words: Any) -> dict[str, Any]:
     return answer
 
 
-def row(home: Home, name: str, job: dict[str, Any], bench: dict[str, Any]) -> dict[str, Any]:
+def row(
+    home: Home, name: str, target: str, job: dict[str, Any], bench: dict[str, Any]
+) -> dict[str, Any]:
     """One network's results: the job's, the benchmark's, the curve as (seconds since the job began,
     sum over kernels in ms), and the share of its time outside of kernels."""
     journal = Journal(home)
-    curve = best_so_far(journal, job["job"], "llvm")
-    placed = in_place(journal, job["job"], "llvm")
+    curve = best_so_far(journal, job["job"], target)
+    placed = in_place(journal, job["job"], target)
     begun = journal.job(job["job"]).created
     journal.close()
     return {
         "network": name,
-        "job": job["targets"]["llvm"],
+        "job": job["targets"][target],
         "bench": bench,
         "curve": [
             (round(t - begun, 2), round(ms, 4)) for t, ms in curve[["time", "ms"]].to_numpy()

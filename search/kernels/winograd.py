@@ -72,7 +72,8 @@ class Convolution:
 def convolution_of(workload: Any) -> Convolution | None:
     """`workload` as a convolution that can be rewritten, None where it is something else."""
     form = sums_of(workload)
-    if form is None or form.other is None or not form.product or form.together == FOURS or form.rounded:
+    gains = form is not None and form.together != FOURS and not form.rounded
+    if form is None or form.other is None or not form.product or not gains:
         return None
     if len(form.spatial) != 4 or len(form.reductions) != 3:
         return None
