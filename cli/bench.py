@@ -168,6 +168,7 @@ def _subject(
     from tunefarm.errors import UnsupportedModel
     from tunefarm.frontend.onnx.file import ImportLimits, bind_shapes, input_specs, read_model
     from tunefarm.frontend.onnx.identity import model_digest
+    from tunefarm.results.artifact_file import open_artifact, rounded_to
     from tunefarm.results.runtimes.contract import Subject
 
     loaded = read_model(model, ImportLimits())
@@ -190,18 +191,8 @@ def _subject(
         chosen = artifact.absolute() if artifact is not None else _newest(home, digest, inputs)
         outputs = tuple(output.name for output in loaded.graph.output)
         threads = threads or usable_cores()
-        rounds = _rounds(chosen) if chosen is not None else ""
+        rounds = rounded_to(open_artifact(chosen).manifest) if chosen is not None else ""
         yield Subject(fixed, inputs, outputs, threads, Path(work), chosen, rounds), directory
-
-
-def _rounds(artifact: Path) -> str:
-    """See `Subject.rounds`."""
-    from tunefarm.frontend.dtypes import ROUGH
-    from tunefarm.results.artifact_file import open_artifact
-
-    manifest = open_artifact(artifact).manifest
-    allowed = str(manifest["target"].get("precision", ""))
-    return allowed if allowed in ROUGH and allowed == manifest["computed_in"] else ""
 
 
 def _newest(home: Home, digest: str, inputs: Any) -> Path | None:

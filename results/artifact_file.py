@@ -21,6 +21,7 @@ from typing import IO, Any
 from tunefarm.devices import cpu
 from tunefarm.devices.gpu_driver import gpu_misfits
 from tunefarm.errors import ArtifactError, ArtifactIncompatible, ArtifactTampered
+from tunefarm.frontend.dtypes import ROUGH
 from tunefarm.home import write_atomically
 from tunefarm.measure.bundles.archive import UNREADABLE
 from tunefarm.results import pieces
@@ -263,6 +264,13 @@ def misfits(manifest: dict[str, Any]) -> list[str]:
     elif release(runtime) != release(host["tvm_runtime"]):
         found.append(f"it needs the TVM runtime {host['tvm_runtime']}, here is {runtime}")
     return found
+
+
+def rounded_to(manifest: dict[str, Any]) -> str:
+    """What its job allowed factors of float32 products to be rounded to, and some are; "" for
+    nothing."""
+    allowed = str(manifest["target"].get("precision", ""))
+    return allowed if allowed in ROUGH and allowed == manifest.get("computed_in") else ""
 
 
 def _runtime_version() -> str | None:

@@ -160,6 +160,19 @@ def pitch(load: Any, variables: Sequence[Any], axis: int) -> int | None:
     return int(linear[0]) if linear else None
 
 
+def _factors(store: Any) -> tuple[Any, Any, str]:
+    """Where a sum of products reads data and weights, and the instruction for them.
+
+    Raises:
+        ValueError: it is no such sum, or there is none.
+    """
+    try:
+        data, weights = store.value.b.a.value, store.value.b.b.value
+        return data, weights, _INSTRUCTIONS[str(data.source.dtype), str(weights.source.dtype)]
+    except (AttributeError, KeyError) as error:
+        raise ValueError("no product that matrix registers do") from error
+
+
 class _Reduction:
     """One tile's reduction: from the loops of its block to instructions.
 
@@ -180,9 +193,8 @@ class _Reduction:
         self._values = list(body.iter_values)
         self._reduces = [int(v.iter_type) == tirx.IterVar.CommReduce for v in block.iter_vars]
         self._store = block.body
-        factors = self._store.value.b
-        self._bytes = DataType(factors.a.value.source.dtype).itemsize
-        self._data, self._weights = factors.a.value, factors.b.value
+        self._data, self._weights, self._instruction = _factors(self._store)
+        self._bytes = DataType(self._data.source.dtype).itemsize
         if not _is_true(body.predicate) or not self._fits():
             raise ValueError("a tile that is not of the matrix registers there are")
         self._rows, self._columns = self._tiles()
@@ -193,10 +205,6 @@ class _Reduction:
             raise ValueError("a tile of more matrix registers than there are")
         self._pitch = self._checked_pitch()
 
-    @property
-    def _instruction(self) -> str:
-        return _INSTRUCTIONS[str(self._data.source.dtype), str(self._weights.source.dtype)]
-
     def _extent(self, axis: int) -> int:
         return int(self._loops[axis].extent)
 
@@ -204,7 +212,8 @@ class _Reduction:
         """Whether it is divided into whole registers."""
         sizes, axes = self._sizes, len(self._axes)
         named = (sizes.rows_axis, sizes.column, *sizes.together)
-        if len(self._loops) != axes or not all(0 <= axis < axes - 1 for axis in named):
+        inside = all(0 <= axis < axes - 1 for axis in named)
+        if len(self._loops) != axes or not inside or len(set(named)) < len(named):
             return False
         run = prod(map(self._extent, sizes.together))
         return (
@@ -244,7 +253,7 @@ class _Reduction:
         found = pitch(self._data, self._variables, self._sizes.rows_axis)
         if found is None:
             raise ValueError("rows that are not evenly spaced")
-        return found * self._bytes
+        return int(found * self._bytes)
 
     def _tiles(self) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
         """Where registers' rows begin, and where their columns do: offsets along axes."""

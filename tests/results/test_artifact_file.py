@@ -23,6 +23,7 @@ from tunefarm.results.artifact_file import (
     misfits,
     open_artifact,
     require_fit,
+    rounded_to,
     unpacked_library,
     verify,
 )
@@ -249,6 +250,24 @@ def test_no_flipped_bit_or_torn_tail_is_served(tmp_path: Path, data: st.DataObje
     except ArtifactError:
         return
     assert contents == PARTS  # the damage hit nothing that is read
+
+
+@pytest.mark.parametrize(
+    ("allowed", "computed_in", "rounded"),
+    [
+        ("bfloat16", "bfloat16", "bfloat16"),
+        ("bfloat16", "float32", ""),  # nothing of the model was
+        ("tf32", "tf32", "tf32"),
+        (None, "bfloat16", ""),  # the model's own
+        ("bfloat16", "int8", ""),
+    ],
+)
+def test_what_was_allowed_and_done_is_told(
+    allowed: str | None, computed_in: str, rounded: str
+) -> None:
+    target = {"kind": "llvm", **({"precision": allowed} if allowed else {})}
+    assert rounded_to(manifest(target=target, computed_in=computed_in)) == rounded
+    assert rounded_to(manifest(target=target)) == "", "older ones do not say it"
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,12 @@ import pytest
 
 from tests import models
 from tests.command import tunefarm
+from tests.float_network import network as float_network
 from tests.jobs import left_over
 from tests.mlflow_server import MlflowServer
 from tests.quantised_models import network as quantised_network
 from tunefarm.costmodel.transfer import load_transfer
+from tunefarm.devices.cpu import cpu_features
 from tunefarm.frontend.dtypes import numpy_dtype, rounding
 from tunefarm.frontend.onnx.half import narrowed
 from tunefarm.frontend.onnx.passes import Graph
@@ -406,12 +408,12 @@ def test_a_budget_ends_a_job_that_begins_with_a_large_table(
     assert "the latest third" not in done.err, "it would have ended without a budget"
 
 
-def _faster(farm: dict[str, Any], model: Path, trials: int) -> dict[str, Any]:
+def _faster(farm: dict[str, Any], model: Path, trials: int, target: str = "llvm") -> dict[str, Any]:
     """What a job on `model` says, which has no failure, and is right and faster."""
-    submit = ("submit", model, "--targets", "llvm", "--trials", trials, "--json")
+    submit = ("submit", model, "--targets", target, "--trials", trials, "--json")
     done = tunefarm(*submit, **farm["env"])
     assert done.code == 0, done.err
-    row: dict[str, Any] = done.json["targets"]["llvm"]
+    row: dict[str, Any] = done.json["targets"][target]
     assert row["verdict"] == "FASTER"
     assert row["failures"] == {}
     assert row["parity"]["passed"]
@@ -437,6 +439,22 @@ def test_a_model_in_half_precision(farm: dict[str, Any], tmp_path: Path) -> None
         (weights,) = Graph(onnx.load(model)).constants.values()
         sums = weights.astype(np.float32).sum(axis=0, keepdims=True)
         np.testing.assert_allclose(outputs["y"], sums, rtol=rounding("bfloat16"), atol=1e-3)
+
+
+@pytest.mark.long
+def test_a_model_whose_factors_may_be_rounded(farm: dict[str, Any], tmp_path: Path) -> None:
+    """Where a processor has registers for them; where it has none, that is said."""
+    model, target = float_network(tmp_path / "m.onnx"), "llvm:precision=bfloat16"
+    if "amx_bf16" not in cpu_features():
+        refused = tunefarm("submit", model, "--targets", target, "--json", **farm["env"])
+        assert refused.code == 4
+        assert "no matrix registers for bfloat16" in refused.err
+        return
+    row = _faster(farm, model, 16, target)
+    assert 1e-6 < row["parity"]["max_rel_err"] < 16 * rounding("bfloat16")
+    seen = tunefarm("artifacts", "inspect", row["artifact"], "--json", **farm["env"])
+    assert seen.json["computed_in"] == "bfloat16"
+    assert {"amx_bf16", "amx_int8", "amx_tile"} <= set(seen.json["requires"]["cpu_features"])
 
 
 @pytest.mark.long

@@ -240,7 +240,7 @@ def test_other_processors_have_none(program: Program) -> None:
     ("field", "value"),
     [
         *((0, "32"), (0, "0"), (0, "1"), (0, "x"), (1, "7"), (1, "2"), (2, "0"), (2, "9")),
-        *((3, "9"), (3, ""), (3, "1"), (3, "3"), (4, "32"), (4, "5"), (4, "0")),
+        *((3, "9"), (3, ""), (3, "1"), (3, "3"), (3, "2,2"), (4, "32"), (4, "5"), (4, "0")),
     ],
 )
 def test_a_trace_that_says_something_else_is_refused(field: int, value: str) -> None:
