@@ -62,6 +62,8 @@ def main() -> None:
     how = ["--budget", arguments.budget] if arguments.budget else []
     how += ["--no-transfer"] if arguments.no_transfer else []
     rows = {row["network"]: row for row in found["rows"]}
+    if {one.get("target", arguments.target) for one in rows.values()} - {arguments.target}:
+        parser.error(f"{arguments.results} has results of another target")
     files = {file.stem: file for file in arguments.files}
     if len(files) < len(arguments.files):
         parser.error("two of the files have one name")
@@ -79,8 +81,10 @@ def main() -> None:
             rows[name]["bench"] = tunefarm(home, *bench, model, "--artifact", artifact)
         else:
             job = tunefarm(home, "submit", model, "--targets", arguments.target, *how)
-            benched = tunefarm(home, *bench, model)
-            found["rows"].append(row(home, name, arguments.target, job, benched))
+            (target,) = job["targets"]  # as it is spelled in a record
+            artifact = job["targets"][target]["artifact"]
+            benched = tunefarm(home, *bench, model, "--artifact", artifact)
+            found["rows"].append(row(home, name, target, job, benched))
         # Paths inside the home, for it may lie anywhere.
         text = json.dumps(found, indent=1).replace(f"{home.root}/", "")
         write_atomically(arguments.results, f"{text}\n".encode())
@@ -113,6 +117,7 @@ def row(
     journal.close()
     return {
         "network": name,
+        "target": target,
         "job": job["targets"][target],
         "bench": bench,
         "curve": [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,7 @@ def _benched(
     from tunefarm.results.bench_record import keep, record
 
     device = device_for(make_target("llvm", {}), local_devices(home))
-    with _subject(home, model, artifact, shapes, threads) as (subject, directory):
+    with _subject(home, model, artifact, shapes, threads, names) as (subject, directory):
         with alone(device, "bench"), steadied(home, device) as machine:
             watch = Watch(
                 lambda text: click.echo(text, err=True),
@@ -156,6 +156,7 @@ def _subject(
     artifact: Path | None,
     shapes: dict[str, tuple[int, ...]],
     threads: int | None,
+    names: Sequence[str],
 ) -> Iterator[tuple[Subject, Path]]:
     """The model with its shapes fixed, in a directory that goes when all is done, and the one for
     what stays."""
@@ -169,6 +170,7 @@ def _subject(
     from tunefarm.frontend.onnx.file import ImportLimits, bind_shapes, input_specs, read_model
     from tunefarm.frontend.onnx.identity import model_digest
     from tunefarm.results.artifact_file import open_artifact, rounded_to
+    from tunefarm.results.bench_figures import OURS
     from tunefarm.results.runtimes.contract import Subject
 
     loaded = read_model(model, ImportLimits())
@@ -191,7 +193,8 @@ def _subject(
         chosen = artifact.absolute() if artifact is not None else _newest(home, digest, inputs)
         outputs = tuple(output.name for output in loaded.graph.output)
         threads = threads or usable_cores()
-        rounds = rounded_to(open_artifact(chosen).manifest) if chosen is not None else ""
+        beside = chosen if OURS in names else None
+        rounds = rounded_to(open_artifact(beside).manifest) if beside is not None else ""
         yield Subject(fixed, inputs, outputs, threads, Path(work), chosen, rounds), directory
 
 

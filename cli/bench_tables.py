@@ -18,6 +18,8 @@ def show(document: dict[str, Any]) -> None:
 
     rows = document["runtimes"]
     title = f"{document['model']}, {document['threads']} threads"
+    if document.get("rounds"):
+        title += f", in {document['rounds']} where a runtime can"
     table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("runtime", min_width=12)
     for name in ("ms", "95 %", "p99", "ours, times\nfaster", "ready s", "MiB", "error"):

@@ -11,7 +11,7 @@ import click
 
 from tunefarm.devices.device import Device, no_device
 from tunefarm.devices.gpu import completed
-from tunefarm.devices.matrices import check_bfloat16
+from tunefarm.devices.matrices import can_round, check_bfloat16
 from tunefarm.devices.registry import device_for, local_devices
 from tunefarm.devices.standing import Use, check_free, standing
 from tunefarm.devices.target import Target, parse_targets
@@ -60,15 +60,15 @@ def targets_of(
     skipped: dict[str, str] = {}
     for target in wanted:
         try:
-            device = device_for(target, free if any(map(target.admits, kinds)) else devices)
+            among = free if any(map(target.admits, kinds)) else devices
+            device = device_for(target, _able(target, among))
             check_free(home, device.id)
             resolved = target.with_attrs(dict(device.target.attrs))
             if target.kind == "cuda":
                 resolved = completed(resolved)
-            else:
-                check_bfloat16(resolved, device.features)
         except (NoDevice, UnsupportedTarget) as error:
-            if otherwise == "fail":
+            there = isinstance(error, UnsupportedTarget) and target.kind == "llvm"
+            if otherwise == "fail" or (there and otherwise == "build"):
                 error.hint = ". ".join([*reasons, error.hint])
                 raise
             if otherwise == "build":
@@ -84,6 +84,21 @@ def targets_of(
         reasons = "; ".join(skipped.values())
         raise NoDevice(f"no target is left: {reasons}", hint="tunefarm devices list")
     return chosen, skipped
+
+
+def _able(target: Target, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Those of `devices` that can do what `target` allows.
+
+    Raises:
+        UnsupportedTarget: some would serve it, and none of them can.
+    """
+    if target.kind != "llvm":
+        return devices
+    serving = [device for device in devices if target.admits(device.target)]
+    able = tuple(device for device in serving if can_round(target, device.features))
+    if serving and not able:
+        check_bfloat16(target, serving[0].features)
+    return able or devices
 
 
 def _toolchain(target: Target, builder: Device) -> str:
@@ -127,6 +142,8 @@ def by_file(home: Home, directory: Path, text: str) -> list[JobTarget]:
             wanted = target.with_attrs({"mcpu": str(builder.target.get("mcpu"))})
         say = partial(click.echo, err=True)
         device = await_device(directory, wanted.hardware, say)
+        if target.kind == "llvm":
+            check_bfloat16(wanted, device.features)
         resolved = wanted.with_attrs(dict(device.target.attrs))
         if not any((t.resolved, t.device) == (resolved, device) for t in chosen):
             chosen.append(JobTarget(target.text, resolved, device, toolchain))

@@ -42,12 +42,17 @@ def multiplies_bfloat16(target: Target) -> bool:
     return True
 
 
+def can_round(target: Target, features: Collection[str]) -> bool:
+    """Whether a processor with these features can do what `target` allows."""
+    return target.get("precision") is None or "amx_bf16" in features
+
+
 def check_bfloat16(target: Target, features: Collection[str]) -> None:
     """
     Raises:
         UnsupportedTarget: `target` allows bfloat16, and a device with these features cannot.
     """
-    if target.get("precision") is not None and "amx_bf16" not in features:
+    if not can_round(target, features):
         raise UnsupportedTarget(
             f"target {target.text!r}: this processor has no matrix registers for bfloat16, or the "
             "system keeps them back",

@@ -232,7 +232,9 @@ def run_import(request: ImportRequest) -> None:
         module = attention.gather_attention(laid.module, request.target, log)
         module = whole.gather_whole(module, request.target, log)
         module = kept_wide.keep_wide(module, log)
-        module, rounded = rounded_factors.round_factors(module, request.target, log)
+        rounded = 0
+        if not is_quantised:
+            module, rounded = rounded_factors.round_factors(module, request.target, log)
         module = halos.give_halos(module, request.target, log)
         module = relax_passes.fast_math(module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
@@ -259,6 +261,7 @@ def run_import(request: ImportRequest) -> None:
                 "distinct_kernels": len(tasks),
                 "parameter_bytes": parameter_bytes,
                 "precision": INT8 if is_quantised else _precision(types, request.target, rounded),
+                "untuned_precision": INT8 if is_quantised else _plain(types, request.target),
                 "target": request.target.text,
             },
         )
@@ -273,9 +276,15 @@ def run_import(request: ImportRequest) -> None:
 
 def _precision(types: frozenset[str], target: Target, rounded: int) -> str:
     """See `Program.precision`; `rounded`, products whose factors are."""
+    plain = _plain(types, target)
     if target.kind == "llvm":
-        return "bfloat16" if rounded else "float32"
-    return narrowest([*types, TF32] if multiplies_tf32(target) else types)
+        return "bfloat16" if rounded else plain
+    return narrowest([plain, TF32]) if multiplies_tf32(target) else plain
+
+
+def _plain(types: frozenset[str], target: Target) -> str:
+    """Of a build that rounds nothing more than the model does."""
+    return "float32" if target.kind == "llvm" else narrowest(types)
 
 
 def _load_compiler() -> None:

@@ -8,6 +8,9 @@ from typing import Any
 
 from tunefarm.devices.target import Target
 
+ROUND_FACTORS = "relax.round_factors"
+"""The pass that rounds factors of products where the target allows it: no plain build has it."""
+
 
 class PassLog:
     """Notes in the order in which they were made."""

@@ -65,7 +65,7 @@ class TuningTask:
 
     def float_flops(self, features: Collection[str] = ()) -> float:
         """Operations on float32 that take a processor as long: see `as_floats`."""
-        return as_floats(self.flops, [arg.dtype for arg in self.args], features)
+        return as_floats(self.flops, [(arg.shape, arg.dtype) for arg in self.args], features)
 
     def fewest_flops(self, features: Collection[str] = ()) -> float:
         """What a kernel takes by any algorithm that is known: of a convolution with 3x3 or 5x5 taps
@@ -97,20 +97,24 @@ class TuningTask:
         )
 
 
-def as_floats(flops: float, dtypes: Sequence[str], features: Collection[str] = ()) -> float:
+def as_floats(
+    flops: float, args: Sequence[tuple[Sequence[int], str]], features: Collection[str] = ()
+) -> float:
     """Operations on float32 that take a processor as long at best as `flops` of a kernel with
-    arguments of these types: of products of 8 bits one instruction does four times as many, of
-    those of 16 twice; and in matrix registers thirty-two times as many are done in a cycle, of
-    bfloat16 sixteen times.
+    arguments of these shapes and types: of products of 8 bits one instruction does four times as
+    many, of those of 16 twice; and in matrix registers thirty-two times as many are done in a
+    cycle, of bfloat16 sixteen times.
 
     Args:
         features: of the processor, by the system's names.
     """
+    dtypes = [dtype for _, dtype in args]
     if {"uint8", "int8"} <= set(dtypes):
         return flops / (32 if "amx_int8" in features else 4)
-    if list(dtypes).count("bfloat16") > 1 and "amx_bf16" in features:
+    pairs = any(dtype == "bfloat16" and list(shape[-1:]) == [2] for shape, dtype in args)
+    if pairs and dtypes.count("bfloat16") > 1 and "amx_bf16" in features:
         return flops / 16
-    return flops / 2 if list(dtypes).count(BYTES_KEPT) > 1 else flops
+    return flops / 2 if dtypes.count(BYTES_KEPT) > 1 else flops
 
 
 @dataclass(frozen=True)

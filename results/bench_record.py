@@ -47,6 +47,7 @@ def record(
         "model": subject.model.name,
         "directory": str(directory),
         "artifact": str(subject.artifact) if subject.artifact is not None else None,
+        "rounds": subject.rounds,
         "threads": subject.threads,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {"cpu": cpu.cpu_model(), "cores": cpu.usable_cores(), **cpu.conditions()},

@@ -29,7 +29,7 @@ CANDIDATE_COLUMNS = [
 def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
     """One row per kernel: work, verdict, latencies (ms), speed-up with interval, GFLOP/s, and how
     near it is to what the device can do at best (1 is there; missing where that is not known; more
-    than 1 where minimal filtering takes fewer operations than are counted);
+    than 1 where minimal filtering, or a table, takes fewer operations than are counted);
     `in_place_ms` is one call's in the model that ships."""
     placed = (in_place(journal, job, target) or {}).get("kernels", {})
     verdicts = journal.verdicts(job, target)
@@ -44,7 +44,7 @@ def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
     for task in journal.tasks(job, target):
         row = verdicts.get(task["task"], {})
         tuned_s = row.get("tuned_s")
-        flops = as_floats(task["flops"], [dtype for _, dtype in task["args"]], device.features)
+        flops = as_floats(task["flops"], task["args"], device.features)
         floor_s = roof.floor_s(flops, task["bytes"]) if roof is not None else None
         shapes = " ".join("x".join(map(str, shape)) for shape, _ in task["args"])
         rows.append(

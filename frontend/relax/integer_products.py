@@ -26,7 +26,7 @@ from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import BYTES_KEPT
 
 Weights = NDArray[Any]
-"""(..., terms, columns), of 8 bits or 16."""
+"""(..., terms, columns), of 8 bits or 16, or of bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ def _terms(weights: Any, depth: int, groups: Groups, name: str) -> tuple[list[An
 
 
 def _sum_of(number: Any, weight: Any, axes: list[Any]) -> Any:
-    sums = "float32" if str(weight.ty.dtype) == "bfloat16" else "int32"
-    return te.sum(number.astype(sums) * weight.astype(sums), axis=axes)
+    wide = "float32" if str(weight.ty.dtype) == "bfloat16" else "int32"
+    return te.sum(number.astype(wide) * weight.astype(wide), axis=axes)
 
 
 def widened(image: Any, padding: Sequence[int], zero: int) -> Any:

@@ -20,7 +20,7 @@ from tvm.relax.transform import CanonicalizeBindings, DeadCodeElimination
 from tunefarm.devices.matrices import multiplies_bfloat16
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import numpy_dtype
-from tunefarm.frontend.pass_log import PassLog
+from tunefarm.frontend.pass_log import ROUND_FACTORS, PassLog
 from tunefarm.frontend.relax.calls import is_call
 from tunefarm.frontend.relax.integer_products import HALVES, Window, convolved, multiplied, padded
 from tunefarm.frontend.relax.whole import channels_last, window_of
@@ -31,7 +31,8 @@ _MOVES = ("relax.permute_dims", "relax.reshape")
 
 def round_factors(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[tvm.IRModule, int]:
     """Every product of float32 with constants as one of bfloat16, where `target` allows that; and
-    how many there are.
+    how many there are. (Of a quantised model whoever calls does not ask: what is float32 there is
+    little, and is held to what quantising moves.)
 
     Raises:
         UnsupportedTarget: it allows it, and cannot.
@@ -45,21 +46,24 @@ def round_factors(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[t
     rounder.builder_.update_func(canonical.get_global_var("main"), rounder.visit_expr(main))
     if rounder.found:
         module = DeadCodeElimination()(rounder.builder_.get())
-    log.note("relax.round_factors", started, f"products of bfloat16: {rounder.found}")
+    log.note(ROUND_FACTORS, started, f"products of bfloat16: {rounder.found}")
     return module, rounder.found
 
 
 def _read_by_products(function: Any) -> set[Any]:
-    """Variables that are made for products, before anything moves them."""
+    """Variables that are made for products, before anything moves them; none that is a result, or
+    moved to be one: nobody has allowed to round those."""
     bound = {one.var: one.value for block in function.body.blocks for one in block.bindings}
-    found = set()
-    for call in bound.values():
-        if _is_product(call):
-            data = call.args[0]
-            while is_call(bound.get(data), *_MOVES):
-                data = bound[data].args[0]
-            found.add(data)
-    return found
+
+    def made(value: Any) -> Any:
+        while is_call(bound.get(value), *_MOVES):
+            value = bound[value].args[0]
+        return value
+
+    result = bound.get(function.body.body, function.body.body)
+    results = result.fields if isinstance(result, relax.Tuple) else [function.body.body]
+    read = {made(call.args[0]) for call in bound.values() if _is_product(call)}
+    return read - {made(one) for one in results}
 
 
 def _is_product(call: Any) -> bool:
@@ -69,7 +73,7 @@ def _is_product(call: Any) -> bool:
     data, weights = call.args
     if not isinstance(data, relax.Var) or not isinstance(weights, tvm.ir.GenericConst):
         return False
-    if {str(one.ty.dtype) for one in (data, weights, call)} != {"float32"}:
+    if {_dtype(one) for one in (data, weights, call)} != {"float32"}:
         return False
     sizes = [int(size) for size in weights.ty.shape]
     rows = prod(int(size) for size in list(call.ty.shape)[:-1])
@@ -77,6 +81,10 @@ def _is_product(call: Any) -> bool:
     if sizes[-1] % HALVES.columns or rows == 1:
         return False
     return len(sizes) == 2 if plain else channels_last(call) and int(call.attrs.groups) == 1
+
+
+def _dtype(value: Any) -> str:
+    return str(value.ty.dtype)
 
 
 @mutator
@@ -89,11 +97,14 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
     def __init__(self, module: tvm.IRModule, wanted: set[Any]) -> None:
         super().__init__(module)
         self._wanted = wanted
-        self._inputs: dict[Any, Any] = {}
+        self._known: dict[Any, Any] = {}
         self.found = 0
 
     def visit_var_binding_(self, binding: Any) -> None:
         if binding.var not in self._wanted:
+            super().visit_var_binding_(binding)
+            return
+        if is_call(binding.value, "relax.astype") and _dtype(binding.value.args[0]) == BFLOAT16:
             super().visit_var_binding_(binding)
             return
         made = self.builder_.emit(self.visit_expr(binding.value))
@@ -106,26 +117,36 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         return self._kernel(call, self._rounded(call.args[0])) if product else call
 
     def _rounded(self, value: Any) -> Any:
-        """The same numbers as they are stored; an input is rounded by a kernel of its own."""
+        """The same numbers as they are stored, made once. An input, or what is a result as well, is
+        rounded for products alone."""
         made = self.lookup_binding(value)
-        if is_call(made, *_MOVES):
-            moved = relax.Call(made.op, [self._rounded(made.args[0]), *made.args[1:]], made.attrs)
-            return self.builder_.emit(moved)
-        if is_call(made, "relax.astype") and str(made.args[0].ty.dtype) == BFLOAT16:
+        if is_call(made, "relax.astype") and _dtype(made.args[0]) == BFLOAT16:
             return made.args[0]
-        if value not in self._inputs:
-            self._inputs[value] = self.builder_.emit(relax.op.astype(value, BFLOAT16))
-        return self._inputs[value]
+        if value not in self._known:
+            if is_call(made, *_MOVES):
+                moved = [self._rounded(made.args[0]), *made.args[1:]]
+                new = relax.Call(made.op, moved, made.attrs)
+            else:
+                new = relax.op.astype(value, BFLOAT16)
+            self._known[value] = self.builder_.emit(new)
+        return self._known[value]
+
+    def _padded(self, data: Any, padding: tuple[int, ...]) -> Any:
+        """By a kernel of its own: what one holds in bfloat16 inside is float32 when it has been
+        lowered. Once, whoever reads it."""
+        key = (data, padding)
+        if key not in self._known:
+            self._known[key] = self.builder_.emit_te(
+                padded, data, padding, 0, HALVES.filled, primfunc_name_hint="pad"
+            )
+        return self._known[key]
 
     def _kernel(self, call: Any, data: Any) -> Any:
         convolution = is_call(call, "relax.nn.conv2d")
         window = window_of(call.attrs) if convolution else Window((1, 1), (1, 1), (0,) * 4)
         weights = call.args[1].value.numpy().astype(numpy_dtype(BFLOAT16))
-        # By a kernel of its own: what one holds inside is float32 again when it has been lowered.
         if any(window.padding) or weights.shape[-2] % HALVES.filled:
-            data = self.builder_.emit_te(
-                padded, data, window.padding, 0, HALVES.filled, primfunc_name_hint="pad"
-            )
+            data = self._padded(data, window.padding)
             window = Window(window.strides, window.dilation, (0,) * 4)
 
         def made(numbers: Any, constants: Any) -> Any:

@@ -32,7 +32,7 @@ from tunefarm.devices.cpu import ASK_FOR_MATRICES
 from tunefarm.devices.matrices import COLUMNS, REGISTERS, ROW_BYTES, ROWS, multiplies_matrices
 from tunefarm.devices.target import Target
 from tunefarm.search.candidate import IN_MATRICES
-from tunefarm.search.kernels.splice import renamed
+from tunefarm.search.kernels.splice import is_true, renamed
 
 KEY = IN_MATRICES
 """Of a tile's outermost loop of its own: `Sizes.words`."""
@@ -195,7 +195,7 @@ class _Reduction:
         self._store = block.body
         self._data, self._weights, self._instruction = _factors(self._store)
         self._bytes = DataType(self._data.source.dtype).itemsize
-        if not _is_true(body.predicate) or not self._fits():
+        if not is_true(body.predicate) or not self._fits():
             raise ValueError("a tile that is not of the matrix registers there are")
         self._rows, self._columns = self._tiles()
         few = min(len(self._rows), len(self._columns))
@@ -392,7 +392,3 @@ def _configured(reduction: _Reduction) -> Any:
     ]
     there = tirx.address_of(tirx.BufferLoad(words, [tirx.const(0, "int64")]))
     return _block("configured", tirx.SeqStmt([*text, _called("ldtilecfg", there)]), [words])
-
-
-def _is_true(predicate: Any) -> bool:
-    return bool(getattr(predicate, "value", False))

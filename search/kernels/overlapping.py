@@ -135,8 +135,8 @@ def _stages(form: Reduction, rows: int, across: bool) -> Any:
         values = {**dict(spatial), **sums}
         plain = (axis for axis in (*vector.plain, *neighbours) if axis is not None)
         factors = (data(*indices_of(form, values)), weights(*(values[axis] for axis in plain)))
-        sums_of_terms = "float32" if form.rounded else "int32"
-        number, weight = (one.astype(sums_of_terms) if neighbours else one for one in factors)
+        wide = "float32" if form.rounded else "int32"
+        number, weight = (one.astype(wide) if neighbours else one for one in factors)
         return te.sum(number * weight, list(sums.values()))
 
     shape: list[int] = []

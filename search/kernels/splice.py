@@ -48,6 +48,11 @@ def _holds(statement: Any, block: str) -> bool:
     return block in names
 
 
+def is_true(predicate: Any) -> bool:
+    """Whether a block is run in any case."""
+    return bool(getattr(predicate, "value", False))
+
+
 def without_note(loop: Any, key: str, body: Any) -> Any:
     """`loop` around `body`, without the annotation `key`."""
     notes = {name: value for name, value in loop.annotations.items() if name != key}

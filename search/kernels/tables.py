@@ -21,11 +21,11 @@ from tvm.ir.expr import StringImm, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm.target.codegen import target_has_features
-from tvm_ffi import structural_map, structural_walk
+from tvm_ffi import structural_map
 
 from tunefarm.devices.target import Target
 from tunefarm.search.kernels.halo import has_room
-from tunefarm.search.kernels.splice import renamed
+from tunefarm.search.kernels.splice import is_true, renamed
 from tunefarm.search.spaces.elementwise import Chain, chain_of
 from tunefarm.search.spaces.expressions import loads_of, uses
 
@@ -106,7 +106,8 @@ class Lookup:
     load: Any
 
     def of(self, number: Any) -> Any:
-        """What the chain makes of a number."""
+        """What the chain makes of a number of the type that it reads; axes of one element are at
+        their only place."""
         node, axes = self.chain.last.node, self.chain.last.axes
 
         def read(load: Any) -> Any:
@@ -168,7 +169,8 @@ def _place(indices: Any, buffer: Any) -> Any:
 
 
 def tabled(workload: Any, entries: int) -> Any:
-    """`workload` rewritten with a table of so many results; its arguments stay as they are.
+    """`workload` rewritten with a table of so many results; its arguments, the result among them,
+    stay as they are.
 
     Raises:
         ValueError: it is nothing that a table of so many computes.
@@ -187,7 +189,10 @@ def tabled(workload: Any, entries: int) -> Any:
 def _filled(found: Lookup, table: Any) -> Any:
     """The table: of each number, in the order of its bits without a sign, what is made of it."""
     entry = tirx.Var("entry", "int64")
-    value = found.of(tirx.Cast(found.load.source.dtype, entry))
+    number = entry
+    if str(found.load.source.dtype) == "int8":  # of which all bits of an entry would be too large
+        number = tirx.floormod(entry + 128, ENTRIES) - 128
+    value = found.of(tirx.Cast(found.load.source.dtype, number))
     others = {load.source: load for load in loads_of(value)}
     reads = [_region(load.source, load.indices) for load in others.values()]
     made = tirx.BufferStore(table, value, [entry])
@@ -234,7 +239,11 @@ def look_up(schedule: Any, loop: Any) -> None:
 
 
 def looking_up(function: Any, target: Target) -> Any:
-    """A scheduled kernel with the function that its loops are annotated with."""
+    """A scheduled kernel with the function that its loops are annotated with.
+
+    Raises:
+        ValueError: such a loop looks up nothing, or elements that do not lie together.
+    """
     vbmi = target_has_features("avx512vbmi", tvm.target.Target(target.tvm))
     text = _IN_REGISTERS if vbmi else _IN_MEMORY
 
@@ -245,9 +254,11 @@ def looking_up(function: Any, target: Target) -> Any:
 
 
 def _called(loop: Any, text: str) -> Any:
-    realizes: list[Any] = []
-    structural_walk(loop.body, (SBlockRealize, realizes.append))
-    (realize,) = realizes
+    realize = loop.body
+    found = _looks_up(realize)
+    if found is None or not _lies_together(loop, realize, *found):
+        raise ValueError("no loop over elements that lie together, to be looked up")
+    number, table = found
     store = realize.block.body
     axes = [one.var for one in realize.block.iter_vars]
     values = dict(zip(axes, realize.iter_values, strict=True))
@@ -257,16 +268,46 @@ def _called(loop: Any, text: str) -> Any:
         there = [renamed(renamed(index, values), first) for index in indices]
         return tirx.address_of(tirx.BufferLoad(buffer, there))
 
-    (number,) = (one for one in loads_of(store.value) if not one.source.same_as(store.value.source))
     call = tirx.call_extern(
         "void",
         _FUNCTION,
         address(store.buffer, store.indices),
         address(number.source, number.indices),
-        address(store.value.source, [tirx.const(0, "int64")]),
+        address(table, [tirx.const(0, "int64")]),
         tirx.Cast("int64", loop.extent),
     )
     inside = tirx.AttrStmt(
         tirx.const(0, "int32"), "pragma_import_llvm", StringImm(text), tirx.Evaluate(call)
     )
     return SBlockRealize([], tirx.const(True, "bool"), SBlock([], [], [], LOOK_UP, inside))
+
+
+def _looks_up(realize: Any) -> tuple[Any, Any] | None:
+    """Where a block reads the number that it looks up, and the table; None where it does not, or
+    not in any case."""
+    if not isinstance(realize, SBlockRealize) or not is_true(realize.predicate):
+        return None
+    entry = getattr(realize.block.body, "value", None)
+    if not isinstance(entry, TensorLoad) or list(map(int, entry.source.shape)) != [ENTRIES]:
+        return None
+    try:
+        number = entry.indices[0].value.value
+        found = isinstance(number, TensorLoad) and _is_of_bytes(number.source)
+    except AttributeError:
+        return None
+    return (number, entry.source) if found and _is_of_bytes(entry.source) else None
+
+
+def _lies_together(loop: Any, realize: Any, number: Any, _table: Any) -> bool:
+    """Whether both tensors' elements do, from one iteration to the next, in the whole of them."""
+    axes = [one.var for one in realize.block.iter_vars]
+    values = dict(zip(axes, realize.iter_values, strict=True))
+    store, known, extent = realize.block.body, Analyzer(), int(loop.extent)
+    known.bind(loop.loop_var, Range.from_min_extent(loop.min, loop.extent))
+    for buffer, indices in ((store.buffer, store.indices), (number.source, number.indices)):
+        place = renamed(_place(indices, buffer), values)
+        begin = renamed(place, {loop.loop_var: loop.min})
+        step = known.simplify(place - begin - (loop.loop_var - loop.min))
+        if int_of(step) != 0 or _elements(buffer) % extent:
+            return False
+    return True

@@ -82,7 +82,8 @@ class MatrixTile(Way):
 
 
 def matrix_tile_space(workload: Any, target: Target) -> FewWays[MatrixTile] | None:
-    """The space of `workload`, None where it is no product of 8 bits or there is no tile of it."""
+    """The space of `workload`, None where it is no product of 8 bits, or of bfloat16, or there is
+    no tile of it."""
     form = _form(workload, target)
     ways = list(_ways(form)) if form is not None and _readable(form) else []
     return _space(workload, target, form, MATRICES, ways) if form is not None and ways else None
@@ -178,7 +179,8 @@ def _run(form: Reduction) -> tuple[int, ...]:
     found: list[int] = []
     length = 1
     strides = form.other.strides
-    for axis in sorted(form.reductions, key=lambda axis: (strides[axis] or 0, -axis)):
+    known = [axis for axis in form.reductions if strides[axis] is not None]
+    for axis in sorted(known, key=lambda axis: (strides[axis] or 0, -axis)):
         if form.extent(axis) > 1 and form.other.strides[axis] != length:
             break
         found.append(axis)

@@ -1,7 +1,8 @@
-"""Products of integers, whose terms are added up two or four at a time, in the form of others.
+"""Products whose terms are added up two or four at a time, in the form of others.
 
-What `frontend.relax.whole` makes: 8 bits by 8 bits, or 16 by 16, summed in 32, the sum's last axes
-of neighbours (`devices.neighbours`). Such neighbours are the 32 bits that a float is elsewhere, and
+What `frontend.relax.whole` makes: integers of 8 bits by 8 bits, or 16 by 16, summed in 32; and what
+`frontend.relax.rounded_factors` does, of bfloat16, summed in float32. The sum's last axes are of
+neighbours (`devices.neighbours`). Such neighbours are the 32 bits that a float is elsewhere, and
 are multiplied and added as a float is: tiles, the order of loops, the packing of weights and what
 the hardware model says of all of it are those of floats.
 """

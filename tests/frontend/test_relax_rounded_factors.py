@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import tvm
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 from tests.float_network import Network, network
+from tests.quantised_models import network as quantised_network
 from tunefarm.devices.target import Target, parse_target
 from tunefarm.errors import UnsupportedTarget
 from tunefarm.frontend.importer import ImportRequest, run_import
@@ -33,14 +36,15 @@ def imported(directory: Path, model: Path, target: Target) -> Program:
 
 def computed(program: Program, x: np.ndarray) -> np.ndarray:
     """By code for whatever x86 this runs on."""
-    built = relax.build(
-        load_program_module(program.module),
-        replay.tvm_target(ANYWHERE),
-        tir_pipeline=pipeline(ANYWHERE),
-    )
-    result = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x))
-    found: np.ndarray = result.numpy()
+    found: np.ndarray = called(load_program_module(program.module), x).numpy()
     return found
+
+
+def called(module: tvm.IRModule, x: np.ndarray) -> Any:
+    """What it makes of `x`, lowered as candidates are."""
+    how = {"tir_pipeline": pipeline(ANYWHERE)}
+    built = relax.build(module, replay.tvm_target(ANYWHERE), **how)
+    return relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x))
 
 
 def test_products_of_whole_registers_are_of_bfloat16(tmp_path: Path) -> None:
@@ -84,6 +88,35 @@ def test_rows_that_are_moved_are_moved_rounded(tmp_path: Path) -> None:
     assert sum("halves" in task.name for task in program.tasks) >= 2
     (first,) = (task for task in program.tasks if task.args[1].shape[0] == 24)
     assert first.args[-1].dtype == "bfloat16"
+    rounding = [task for task in program.tasks if "cast" in task.name and "halves" not in task.name]
+    assert [task.args[0].shape for task in rounding] == [(2, 8, 48)], "the input alone"
+
+
+def test_a_result_is_not_rounded(tmp_path: Path) -> None:
+    """Nor is what is moved to be one; a product that reads it rounds for itself."""
+    one = Network()
+    x = one.add("Relu", "x")
+    y = one.add("MatMul", x, one.constant(64, 32))
+    model = onnx.load(one.write(tmp_path / "m.onnx", [16, 64], [16, 32]))
+    assert y
+    model.graph.output.append(helper.make_tensor_value_info(x, TensorProto.FLOAT, [16, 64]))
+    path = tmp_path / "two.onnx"
+    path.write_bytes(model.SerializeToString())
+    program = imported(tmp_path / "program", path, ALLOWED)
+    assert program.precision == "bfloat16"
+    module = load_program_module(program.module)
+    relax.analysis.well_formed(module)
+    given = np.random.default_rng(0).normal(size=(16, 64)).astype(np.float32)
+    _, passed = (one.numpy() for one in called(module, given))
+    np.testing.assert_array_equal(passed, np.maximum(given, 0))
+
+
+def test_a_quantised_model_stays_what_it_is(tmp_path: Path) -> None:
+    model = quantised_network(tmp_path / "m.onnx")
+    allowed = imported(tmp_path / "allowed", model, ALLOWED)
+    plain = imported(tmp_path / "plain", model, PLAIN)
+    assert allowed.precision == "int8"
+    assert {task.id for task in allowed.tasks} == {task.id for task in plain.tasks}
 
 
 @pytest.mark.parametrize("target", ["llvm:mcpu=icelake-server:num-cores=2", "llvm:mcpu=znver5"])

@@ -93,23 +93,29 @@ def test_points_compute_what_the_untuned_kernel_computes(
 def _kernels(program: Program) -> list[Any]:
     from tunefarm.search import replay
 
-    tasks = [task for task in program.tasks if "fours" in task.name]
+    tasks = [task for task in program.tasks if "fours" in task.name or "halves" in task.name]
     return [replay.load_workload(program.workload(task.id)) for task in tasks]
 
 
 @pytest.mark.parametrize("family", ["matrix", "overlapped"])
-def test_every_point_is_of_registers_that_are_there(family: str, program: Program) -> None:
+@pytest.mark.parametrize(
+    ("of", "target", "instruction"),
+    [("program", MATRICES, "tdpbusd"), ("rounded", ROUNDING, "tdpbf16ps")],
+)
+def test_every_point_is_of_registers_that_are_there(
+    of: str, target: Target, instruction: str, family: str, request: pytest.FixtureRequest
+) -> None:
     """None is refused; each register has one size, and all that are named fit."""
     from tunefarm.search import replay
 
-    for workload in _kernels(program):
-        space = _spaces()[family](workload, MATRICES)
+    for workload in _kernels(request.getfixturevalue(of)):
+        space = _spaces()[family](workload, target)
         for number, one in enumerate(space.modelled() if space is not None else ()):
             proposal = space.realise(one.point, number)
             assert proposal is not None
-            text = _script(replay.scheduled_function(workload, MATRICES, proposal.trace))
+            text = _script(replay.scheduled_function(workload, target, proposal.trace))
             way = space.ways[number]
-            multiplied = re.findall(MULTIPLIED, text)
+            multiplied = re.findall(MULTIPLIED.format(instruction), text)
             assert len(multiplied) == way.rows * way.planes * way.columns
             sums, numbers, weights = (set(map(int, one)) for one in zip(*multiplied, strict=True))
             assert len(sums) == len(multiplied), "each has a register of its own"
@@ -124,7 +130,7 @@ def test_every_point_is_of_registers_that_are_there(family: str, program: Progra
             assert 0 < terms <= 16
 
 
-MULTIPLIED = r'"llvm.x86.tdpbusd", T.int8\((\d)\), T.int8\((\d)\), T.int8\((\d)\)'
+MULTIPLIED = r'"llvm.x86.{}", T.int8\((\d)\), T.int8\((\d)\), T.int8\((\d)\)'
 
 
 def _script(function: Any) -> str:
@@ -189,11 +195,8 @@ def test_four_terms_are_enough() -> None:
     workload = product(depth=1)
     space = _spaces()["matrix"](workload, MATRICES)
     proposal = space.realise(space.modelled()[0].point, 0)
-    assert len(
-        re.findall(
-            MULTIPLIED, _script(replay.scheduled_function(workload, MATRICES, proposal.trace))
-        )
-    )
+    function = replay.scheduled_function(workload, MATRICES, proposal.trace)
+    assert re.findall(MULTIPLIED.format("tdpbusd"), _script(function))
 
 
 def test_weights_that_are_others_for_each_row_have_no_tiles() -> None:
@@ -208,25 +211,31 @@ def test_weights_that_are_the_same_for_several_terms_have_no_tiles() -> None:
     assert _spaces()["matrix"](workload, MATRICES) is None
 
 
-def test_the_instructions_are_there(program: Program) -> None:
+@pytest.mark.parametrize(
+    ("of", "target", "instruction"),
+    [("program", MATRICES, "tdpbusd"), ("rounded", ROUNDING, "tdpbf16ps")],
+)
+def test_the_instructions_are_there(
+    of: str, target: Target, instruction: str, request: pytest.FixtureRequest
+) -> None:
     """And the right to them is asked for before the loop that threads share."""
     import tvm
 
     from tunefarm.measure.lowering import pipeline
     from tunefarm.search import replay
 
-    for workload in _kernels(program):
-        space = _spaces()["matrix"](workload, MATRICES)
+    for workload in _kernels(request.getfixturevalue(of)):
+        space = _spaces()["matrix"](workload, target)
         if space is None:
             continue
-        kernel = likeliest_kernel(workload, space, MATRICES)
+        kernel = likeliest_kernel(workload, space, target)
         text = _script(kernel[replay.KERNEL])
         asked, tasks = text.index("tunefarm_allow_matrices"), text.rindex("T.parallel")
         assert asked < tasks < text.index("ldtilecfg") < text.index("tilezero")
         assert text.rindex("tilestored") < text.index("tilerelease")
-        built = tvm.tirx.build(kernel, replay.tvm_target(MATRICES), pipeline=pipeline(MATRICES))
+        built = tvm.tirx.build(kernel, replay.tvm_target(target), pipeline=pipeline(target))
         assembled = built.inspect_source("asm")
-        for one in ("ldtilecfg", "tileloadd", "tdpbusd", "tilestored", "tilerelease", "syscall"):
+        for one in ("ldtilecfg", "tileloadd", instruction, "tilestored", "tilerelease", "syscall"):
             assert one in assembled
 
 
