@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from tests.results.test_journal import make_job
 from tunefarm.devices.device import Device
 from tunefarm.errors import ArtifactError, ArtifactTampered
+from tunefarm.frontend.pass_log import ROUND_FACTORS
 from tunefarm.frontend.program import Program, TensorSpec
 from tunefarm.home import Home
 from tunefarm.measure import weights
@@ -19,7 +21,7 @@ from tunefarm.measure.facts import PREVIOUS
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
-from tunefarm.results.artifact import Packaged, package
+from tunefarm.results.artifact import Packaged, _untuned, package
 from tunefarm.results.facts import PACKAGED, Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.manifest import LIBRARY, WEIGHTS
@@ -241,3 +243,15 @@ def test_what_is_known_of_it(journal: Journal, device: Device) -> None:
     assert measured["speedup_ci95"] == [1.9, 2.1]
     note_previous(journal, "net-1", "llvm", dataclasses.replace(found, digest="e"), same=False)
     assert previous(journal, "net-1", "llvm") == {**unmeasured, "digest": "e"}
+
+
+def test_an_untuned_build_rounds_nothing_that_was_allowed(tmp_path: Path) -> None:
+    """It is made of the program as it was before that."""
+    program = program_at(tmp_path)
+    notes = [{"pass": name, "detail": ""} for name in ("onnx.expand", ROUND_FACTORS)]
+    told = {**program.evidence, "passes": notes, "precision": "bfloat16"}
+    rounded = replace(program, evidence={**told, "untuned_precision": "float32"})
+    plain = _untuned(rounded)
+    assert plain.precision == "float32"
+    assert [one["pass"] for one in plain.evidence["passes"]] == ["onnx.expand"]
+    assert _untuned(replace(program, evidence=told)).precision == "bfloat16", "an older program's"

@@ -1,0 +1,42 @@
+"""Which devices a job's targets are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tunefarm.cli.targets import targets_of
+from tunefarm.devices.device import Device
+from tunefarm.devices.registry import register
+from tunefarm.errors import UnsupportedTarget
+from tunefarm.home import Home
+
+ROUNDING = "llvm:precision=bfloat16"
+
+
+def test_of_several_devices_one_that_can_do_what_is_allowed(home: Home, device: Device) -> None:
+    able = replace(device, id="cpu-able", features=(*device.features, "amx_bf16"))
+    for one in (device, able):
+        register(home, one)
+    (chosen,), skipped = targets_of(home, (device, able), ROUNDING, "fail")
+    assert (chosen.device.id, chosen.resolved.get("precision")) == ("cpu-able", "bfloat16")
+    (plain,), _ = targets_of(home, (device, able), "llvm", "fail")
+    assert plain.device.id == device.id
+    assert not skipped
+
+
+@pytest.mark.parametrize("otherwise", ["fail", "build"])
+def test_a_device_that_cannot_is_named(home: Home, device: Device, otherwise: str) -> None:
+    """A processor is not built for without a device; here one is there."""
+    register(home, device)
+    with pytest.raises(UnsupportedTarget, match="no matrix registers for bfloat16") as caught:
+        targets_of(home, (device,), ROUNDING, otherwise)
+    assert caught.value.exit_code == 4
+
+
+def test_it_is_skipped_where_others_are_wanted_too(home: Home, device: Device) -> None:
+    register(home, device)
+    (chosen,), skipped = targets_of(home, (device,), f"llvm,{ROUNDING}", "skip")
+    assert chosen.name == "llvm"
+    assert "no matrix registers" in skipped[ROUNDING]
