@@ -44,7 +44,7 @@ class Network:
 
 def network(path: Path) -> Path:
     """Padded and in steps; channels that are no pairs; a residue, a pool, one channel at a time;
-    columns that are no whole registers, and a product of one row."""
+    columns that are no whole registers, many and few, and a product of one row."""
     one = Network()
     x = one.add("Relu", one.add("Conv", "x", one.constant(32, 3, 3, 3), pads=[1] * 4))
     y = one.add("Conv", x, one.constant(32, 32, 3, 3), one.constant(32), pads=[1] * 4)
@@ -53,7 +53,8 @@ def network(path: Path) -> Path:
     x = one.add("Relu", one.add("Conv", x, one.constant(64, 32, 1, 1), one.constant(64)))
     x = one.add("Conv", x, one.constant(64, 1, 3, 3), group=64, pads=[1] * 4)
     x = one.add("Conv", x, one.constant(64, 64, 3, 3), pads=[1] * 4, strides=[2, 2])
-    x = one.add("Conv", x, one.constant(24, 64, 1, 1))
+    x = one.add("Conv", x, one.constant(72, 64, 1, 1), one.constant(72))
+    x = one.add("Conv", one.add("Relu", x), one.constant(24, 72, 1, 1))
     x = one.add("Flatten", one.add("GlobalAveragePool", x))
     one.add("Gemm", x, one.constant(32, 24), one.constant(32), transB=1)
     return one.write(path, [1, 3, 14, 14], [1, 32])

@@ -3,7 +3,8 @@
 A processor's matrix registers multiply pairs of bfloat16, and add the products up in float32. What
 such a product reads is rounded where it is made, and stored so, for whoever reads it: half of the
 bytes, and no kernel that only rounds. Constant weights are rounded here. Products of two tensors,
-of few columns, or of a single row stay what they are.
+of few columns, or of a single row stay what they are. Many columns that are no whole registers are
+filled up with zeros, and cut off by whatever follows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from math import prod
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -21,11 +23,13 @@ from tunefarm.devices.matrices import multiplies_bfloat16
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.frontend.pass_log import ROUND_FACTORS, PassLog
-from tunefarm.frontend.relax.calls import is_call
+from tunefarm.frontend.relax.calls import is_call, shape_of
 from tunefarm.frontend.relax.integer_products import HALVES, Window, convolved, multiplied, padded
 from tunefarm.frontend.relax.whole import channels_last, window_of
 
 BFLOAT16 = "bfloat16"
+MANY = 64
+"""Columns that are worth some of zeros beside them, up to whole registers."""
 _MOVES = ("relax.permute_dims", "relax.reshape")
 
 
@@ -75,10 +79,11 @@ def _is_product(call: Any) -> bool:
         return False
     if {_dtype(one) for one in (data, weights, call)} != {"float32"}:
         return False
-    sizes = [int(size) for size in weights.ty.shape]
-    rows = prod(int(size) for size in list(call.ty.shape)[:-1])
+    sizes, shape = shape_of(weights), shape_of(call)
     plain = is_call(call, "relax.matmul")
-    if sizes[-1] % HALVES.columns or rows == 1:
+    if sizes is None or shape is None or prod(shape[:-1]) == 1:
+        return False
+    if sizes[-1] % HALVES.columns and sizes[-1] < MANY:
         return False
     return len(sizes) == 2 if plain else channels_last(call) and int(call.attrs.groups) == 1
 
@@ -155,6 +160,12 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
             return multiplied(numbers, constants, HALVES.groups)
 
         self.found += 1
-        packed = relax.const(HALVES.packed(weights), BFLOAT16)
+        columns = weights.shape[-1]
+        beside = [(0, 0)] * (weights.ndim - 1) + [(0, -columns % HALVES.columns)]
+        packed = relax.const(HALVES.packed(np.pad(weights, beside)), BFLOAT16)
         name = f"{'conv2d' if convolution else 'matmul'}_{HALVES.name}"
-        return self.builder_.call_te(made, data, packed, primfunc_name_hint=name)
+        product = self.builder_.call_te(made, data, packed, primfunc_name_hint=name)
+        if columns % HALVES.columns == 0:
+            return product
+        whole, last = self.builder_.emit(product), len(call.ty.shape) - 1
+        return relax.op.strided_slice(whole, [last], [0], [columns])

@@ -12,6 +12,7 @@ trace as well, and `looking_up` puts a function in LLVM's own language in its pl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
@@ -136,7 +137,7 @@ def lookup_of(workload: Any) -> Lookup | None:
     alike = all(
         one.source.same_as(loads[0].source)
         and _elements(one.source) == chain.points
-        and int_of(known.simplify(_place(one.indices, one.source) - here)) == 0
+        and _whole(known.simplify(_place(one.indices, one.source) - here)) == 0
         for one in loads
     )
     found = Lookup(chain, loads[0])
@@ -145,7 +146,7 @@ def lookup_of(workload: Any) -> Lookup | None:
     return found if alike and not any(uses(value, place) for place in places) else None
 
 
-def int_of(value: Any) -> int | None:
+def _whole(value: Any) -> int | None:
     return int(value.value) if isinstance(value, tirx.IntImm) else None
 
 
@@ -154,10 +155,7 @@ def _is_of_bytes(buffer: Any) -> bool:
 
 
 def _elements(buffer: Any) -> int:
-    count = 1
-    for size in buffer.shape:
-        count *= int(size)
-    return count
+    return prod(map(int, buffer.shape))
 
 
 def _place(indices: Any, buffer: Any) -> Any:
@@ -256,7 +254,7 @@ def looking_up(function: Any, target: Target) -> Any:
 def _called(loop: Any, text: str) -> Any:
     realize = loop.body
     found = _looks_up(realize)
-    if found is None or not _lies_together(loop, realize, *found):
+    if found is None or not _lies_together(loop, realize, found[0]):
         raise ValueError("no loop over elements that lie together, to be looked up")
     number, table = found
     store = realize.block.body
@@ -298,7 +296,7 @@ def _looks_up(realize: Any) -> tuple[Any, Any] | None:
     return (number, entry.source) if found and _is_of_bytes(entry.source) else None
 
 
-def _lies_together(loop: Any, realize: Any, number: Any, _table: Any) -> bool:
+def _lies_together(loop: Any, realize: Any, number: Any) -> bool:
     """Whether both tensors' elements do, from one iteration to the next, in the whole of them."""
     axes = [one.var for one in realize.block.iter_vars]
     values = dict(zip(axes, realize.iter_values, strict=True))
@@ -308,6 +306,6 @@ def _lies_together(loop: Any, realize: Any, number: Any, _table: Any) -> bool:
         place = renamed(_place(indices, buffer), values)
         begin = renamed(place, {loop.loop_var: loop.min})
         step = known.simplify(place - begin - (loop.loop_var - loop.min))
-        if int_of(step) != 0 or _elements(buffer) % extent:
+        if _whole(step) != 0 or _elements(buffer) % extent:
             return False
     return True

@@ -226,7 +226,7 @@ def reduction_of(workload: Any, beyond: bool = False) -> Reduction | None:
     if found is None:
         return None
     before, block, after, rest = found
-    if (rest and not (beyond and _only_beyond(block, after, rest))) or not _is_single_float(block):
+    if (rest and not (beyond and only_beyond(block, after, rest))) or not _is_single_float(block):
         return None
     made = reduction_at(block, free_buffers(workload["main"]), before, after)
     return made and replace(made, beyond=tuple(rest))
@@ -293,7 +293,7 @@ def _followers(block: Stage, stages: Sequence[Stage]) -> tuple[Sequence[Stage], 
     return stages, ()
 
 
-def _only_beyond(block: Stage, after: Sequence[Stage], rest: Sequence[Stage]) -> bool:
+def only_beyond(block: Stage, after: Sequence[Stage], rest: Sequence[Stage]) -> bool:
     """Whether `rest` reads no result before the last, which alone is stored."""
     inside = {stage.writes for stage in (block, *after)[:-1]}
     return not any(

@@ -84,7 +84,7 @@ class MatrixTile(Way):
 def matrix_tile_space(workload: Any, target: Target) -> FewWays[MatrixTile] | None:
     """The space of `workload`, None where it is no product of 8 bits, or of bfloat16, or there is
     no tile of it."""
-    form = _form(workload, target)
+    form = _form(workload, target, beyond=True)
     ways = list(_ways(form)) if form is not None and _readable(form) else []
     return _space(workload, target, form, MATRICES, ways) if form is not None and ways else None
 
@@ -116,8 +116,8 @@ def overlapped_matrix_tile_space(workload: Any, target: Target) -> FewWays[Matri
     return None
 
 
-def _form(workload: Any, target: Target) -> Reduction | None:
-    form = sums_of(workload) if multiplies_matrices(target) else None
+def _form(workload: Any, target: Target, beyond: bool = False) -> Reduction | None:
+    form = sums_of(workload, beyond) if multiplies_matrices(target) else None
     return form if form is not None and (form.together == FOURS or form.rounded) else None
 
 

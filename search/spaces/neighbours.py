@@ -25,6 +25,7 @@ from tunefarm.search.spaces.form import (
     Reduction,
     Stage,
     free_buffers,
+    only_beyond,
     only_reduction,
     operand_of,
     reduction_at,
@@ -53,14 +54,17 @@ def sums_of(workload: Any, beyond: bool = False) -> Reduction | None:
     None where it is something else.
 
     Args:
-        beyond: there may be stages of another shape after it, where it is of floats.
+        beyond: there may be stages of another shape after it.
     """
     form = reduction_of(workload, beyond)
     found = only_reduction(workload) if form is None else None
     if found is None:
         return form
     before, block, after, rest = found
-    return None if rest else _groups_at(block, free_buffers(workload["main"]), before, after)
+    if rest and not (beyond and only_beyond(block, after, rest)):
+        return None
+    made = _groups_at(block, free_buffers(workload["main"]), before, after)
+    return made and replace(made, beyond=tuple(rest))
 
 
 def sums_at(

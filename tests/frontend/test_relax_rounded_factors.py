@@ -52,7 +52,7 @@ def test_products_of_whole_registers_are_of_bfloat16(tmp_path: Path) -> None:
     program = imported(tmp_path / "allowed", model, ALLOWED)
     assert program.precision == "bfloat16"
     halves = [task for task in program.tasks if "halves" in task.name]
-    assert len(halves) == 4
+    assert len(halves) == 5
     for task in halves:
         assert [arg.dtype for arg in task.args].count("bfloat16") >= 2
         assert task.float_flops(("amx_bf16",)) == task.flops / 16
@@ -90,6 +90,24 @@ def test_rows_that_are_moved_are_moved_rounded(tmp_path: Path) -> None:
     assert first.args[-1].dtype == "bfloat16"
     rounding = [task for task in program.tasks if "cast" in task.name and "halves" not in task.name]
     assert [task.args[0].shape for task in rounding] == [(2, 8, 48)], "the input alone"
+
+
+def test_many_columns_are_filled_up(tmp_path: Path) -> None:
+    """And cut off by what follows; few stay float32's."""
+    one = Network()
+    x = one.add("MatMul", "x", one.constant(48, 72))
+    x = one.add("Relu", one.add("MatMul", one.add("Relu", x), one.constant(72, 88)))
+    one.add("MatMul", x, one.constant(88, 24))
+    model = one.write(tmp_path / "m.onnx", [8, 48], [8, 24])
+    program = imported(tmp_path / "allowed", model, ALLOWED)
+    names = [task.name for task in program.tasks]
+    assert sum("halves" in name for name in names) == 2
+    packed = [task.args[1].shape for task in program.tasks if "halves" in task.name]
+    assert sorted(shape[1] for shape in packed) == [80, 96]
+    given = np.random.default_rng(0).normal(size=(8, 48)).astype(np.float32)
+    exact = computed(imported(tmp_path / "plain", model, PLAIN), given)
+    off = computed(program, given) - exact
+    assert np.sqrt(np.mean(off**2) / np.mean(exact**2)) < 2e-2
 
 
 def test_a_result_is_not_rounded(tmp_path: Path) -> None:
