@@ -48,7 +48,8 @@ def can_round(target: Target, features: Collection[str]) -> bool:
 
 
 def check_bfloat16(target: Target, features: Collection[str]) -> None:
-    """
+    """Refuse a device that cannot do what `target` allows.
+
     Raises:
         UnsupportedTarget: `target` allows bfloat16, and a device with these features cannot.
     """

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tunefarm.devices.cpu import cpu_features
 from tunefarm.devices.target import Target
 from tunefarm.frontend.importer import ImportRequest, run_import
 from tunefarm.frontend.program import Program, TuningTask, load_program
@@ -18,6 +21,12 @@ from tunefarm.search.space import Point, Proposal, Space
 
 PROTOCOL = Protocol(screen_samples=1, screen_s=1e-6, sample_s=1e-6)
 """What is computed counts here, how fast does not."""
+
+
+def needs(feature: str) -> None:
+    """Kernels are built for any processor, and run on one that has what they are built for."""
+    if feature not in cpu_features():
+        pytest.skip(f"kernels with {feature} are built here, but run where a processor has it")
 
 
 def imported(directory: Path, model: Path, target, layout: str | None = None) -> Program:

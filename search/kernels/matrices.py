@@ -33,6 +33,7 @@ from tunefarm.devices.matrices import COLUMNS, REGISTERS, ROW_BYTES, ROWS, multi
 from tunefarm.devices.target import Target
 from tunefarm.search.candidate import IN_MATRICES
 from tunefarm.search.kernels.splice import is_true, renamed
+from tunefarm.search.spaces.expressions import place_of
 
 KEY = IN_MATRICES
 """Of a tile's outermost loop of its own: `Sizes.words`."""
@@ -150,13 +151,11 @@ def _in_registers(tasks: Any, reduction: _Reduction) -> list[Any]:
 def pitch(load: Any, variables: Sequence[Any], axis: int) -> int | None:
     """Elements between what `load` reads for neighbours along one of a block's axes; None where
     they are not evenly spaced. Across the ends of lines they may be, as a whole."""
-    known, place, elements = Analyzer(), tirx.const(0, "int64"), 1
+    known = Analyzer()
     for one in variables:
         known.bind(one.var, Range.from_min_extent(one.dom.min, one.dom.extent))
-    for index, size in zip(reversed(load.indices), reversed(load.source.shape), strict=True):
-        place += index * elements
-        elements *= int(size)
-    linear = detect_linear_equation(known.simplify(place), [variables[axis].var])
+    place = known.simplify(place_of(load.indices, load.source))
+    linear = detect_linear_equation(place, [variables[axis].var])
     return int(linear[0]) if linear else None
 
 

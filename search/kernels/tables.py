@@ -28,7 +28,7 @@ from tunefarm.devices.target import Target
 from tunefarm.search.kernels.halo import has_room
 from tunefarm.search.kernels.splice import is_true, renamed
 from tunefarm.search.spaces.elementwise import Chain, chain_of
-from tunefarm.search.spaces.expressions import loads_of, uses
+from tunefarm.search.spaces.expressions import loads_of, place_of, uses
 
 KEY = "tunefarm.look_up"
 """Of an annotated loop."""
@@ -133,11 +133,11 @@ def lookup_of(workload: Any) -> Lookup | None:
     known = Analyzer()
     for one in variables:
         known.bind(one.var, Range.from_min_extent(one.dom.min, one.dom.extent))
-    here = _place(store.indices, store.buffer)
+    here = place_of(store.indices, store.buffer)
     alike = all(
         one.source.same_as(loads[0].source)
         and _elements(one.source) == chain.points
-        and _whole(known.simplify(_place(one.indices, one.source) - here)) == 0
+        and _whole(known.simplify(place_of(one.indices, one.source) - here)) == 0
         for one in loads
     )
     found = Lookup(chain, loads[0])
@@ -156,14 +156,6 @@ def _is_of_bytes(buffer: Any) -> bool:
 
 def _elements(buffer: Any) -> int:
     return prod(map(int, buffer.shape))
-
-
-def _place(indices: Any, buffer: Any) -> Any:
-    """Of an element among all of a buffer's."""
-    place = tirx.const(0, "int64")
-    for index, size in zip(indices, buffer.shape, strict=True):
-        place = place * int(size) + index
-    return place
 
 
 def tabled(workload: Any, entries: int) -> Any:
@@ -303,7 +295,7 @@ def _lies_together(loop: Any, realize: Any, number: Any) -> bool:
     store, known, extent = realize.block.body, Analyzer(), int(loop.extent)
     known.bind(loop.loop_var, Range.from_min_extent(loop.min, loop.extent))
     for buffer, indices in ((store.buffer, store.indices), (number.source, number.indices)):
-        place = renamed(_place(indices, buffer), values)
+        place = renamed(place_of(indices, buffer), values)
         begin = renamed(place, {loop.loop_var: loop.min})
         step = known.simplify(place - begin - (loop.loop_var - loop.min))
         if _whole(step) != 0 or _elements(buffer) % extent:

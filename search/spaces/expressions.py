@@ -39,6 +39,14 @@ def loads_in_any_case(node: Any) -> list[Any]:
     return found
 
 
+def place_of(indices: Sequence[Any], buffer: Any) -> Any:
+    """Of an element among all of a buffer's."""
+    place = tirx.const(0, "int64")
+    for index, size in zip(indices, buffer.shape, strict=True):
+        place = place * int(size) + index
+    return place
+
+
 def uses(node: Any, variable: Any) -> bool:
     found: list[Any] = []
     structural_walk(node, (Var, found.append))

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, inf, log2
+from math import ceil, inf, log2, prod
 from typing import Any
 
 from tvm import DataType
@@ -147,7 +147,7 @@ def _promised(form: Reduction, high: int, across: bool = False) -> float:
     rows = form.extent(row) if row is not None else 1
     count = form.extent(lines) if lines is not None else 1
     whole, times = (rows * count, 1) if across else (rows, count)
-    return times * ceil(whole / high) * max(LEAST, MULTIPLY * high)
+    return times * ceil(whole / high) * max(LEAST, high)
 
 
 def _readable(form: Reduction) -> bool:
@@ -190,9 +190,7 @@ def _run(form: Reduction) -> tuple[int, ...]:
 
 def _terms(form: Reduction) -> int:
     """Groups that one instruction takes: as many as divide what lies together."""
-    length = 1
-    for axis in _run(form):
-        length *= form.extent(axis)
+    length = prod(map(form.extent, _run(form)))
     return max(one for one in divisors(length) if one <= ROWS)
 
 
@@ -222,8 +220,8 @@ def _schedule(form: Reduction, schedule: Any, way: MatrixTile) -> None:
     schedule_tile(schedule, form, way.tile, matrices=sizes)
 
 
-MULTIPLY, LEAST = 1.0, 9.0
-"""Cycles of a register's row in the instruction that multiplies; of the whole of it, at least."""
+LEAST = 9.0
+"""Cycles of the instruction that multiplies: one for each row of a register, at least so many."""
 NEAR, FAR = 128.0, 64.0
 """Bytes a cycle that registers are loaded with from the first and the second level of caches."""
 L1 = 32 << 10
@@ -249,7 +247,7 @@ def _estimate(form: Reduction, machine: Hardware, way: MatrixTile) -> float:
     tasks = parallel_tasks(form, tile)
     share = ceil(tasks / machine.cores) / tasks
     tall, steps = way.rows * way.planes, form.depth // terms
-    multiplies = tall * way.columns * max(LEAST, MULTIPLY * way.high)
+    multiplies = tall * way.columns * max(LEAST, way.high)
     panel = 4.0 * form.depth * COLUMNS * way.columns
     weights = 4.0 * COLUMNS * terms * way.columns / (NEAR if _stays(form, tile, panel) else FAR)
     loads = tall * way.high * 4.0 * max(terms, COLUMNS) / NEAR + weights

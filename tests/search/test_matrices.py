@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.bench import fitting, imported, likeliest_kernel
+from tests.bench import fitting, imported, likeliest_kernel, needs
 from tests.float_network import network
 from tests.quantised_models import Quantised
-from tunefarm.devices.cpu import cpu_features
 from tunefarm.devices.target import Target, parse_target
 from tunefarm.frontend.program import Program
 
@@ -76,8 +75,7 @@ def test_points_compute_what_the_untuned_kernel_computes(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    if feature not in cpu_features():
-        pytest.skip(f"kernels with {feature} are built here, but run where a processor has it")
+    needs(feature)
     program = request.getfixturevalue(of)
     found = list(fitting(program, _spaces()[family], target, workers, tmp_path))
     assert len(found) == kernels

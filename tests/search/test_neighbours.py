@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench import Bench, fitting, imported, likeliest_kernel
+from tests.bench import Bench, fitting, imported, likeliest_kernel, needs
 from tests.quantised_models import Quantised, network
-from tunefarm.devices.cpu import cpu_features
 from tunefarm.devices.neighbours import steps_of
 from tunefarm.devices.target import Target, parse_target
 from tunefarm.frontend.program import Program
@@ -43,13 +42,6 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Program:
     """Of that one, with weights of 7 bits."""
     directory = tmp_path_factory.mktemp("narrow")
     return imported(directory, network(directory / "m.onnx", most=63), OLDER)
-
-
-def _needs(feature: str) -> None:
-    """Kernels are built for any processor (`test_the_instruction_is_there`), and run on one that
-    has what they are built for."""
-    if feature not in cpu_features():
-        pytest.skip(f"kernels with {feature} are built here, but run where a processor has it")
 
 
 def _tasks(program: Program):
@@ -115,7 +107,7 @@ def test_points_compute_what_the_untuned_kernel_computes(
     from tunefarm.search import replay
     from tunefarm.search.spaces.register_tile import TILES, register_tile_space
 
-    _needs(feature)
+    needs(feature)
     program: Program = request.getfixturevalue(of)
     lanes, befores = set(), set()
     for task in _tasks(program):
@@ -235,7 +227,7 @@ def test_pairs_are_done_as_floats_are(family: str, odd: Program, workers, tmp_pa
     from tunefarm.search.spaces.register_tile import overlapped_tile_space
     from tunefarm.search.spaces.winograd import winograd_space
 
-    _needs("avx2")
+    needs("avx2")
     factory, kernels = {
         "overlapped": (overlapped_tile_space, 2),
         "winograd": (winograd_space, 1),
@@ -315,7 +307,7 @@ def test_sums_are_exact_at_the_ends(
     from tunefarm.search import replay
     from tunefarm.search.kernels.neighbours import name_of, register_neighbours
 
-    _needs("avx512_vnni" if groups == (4,) else "avx2")
+    needs("avx512_vnni" if groups == (4,) else "avx2")
     register_neighbours()
     terms, steps = prod(groups), 3
     kinds = ("int16", "int16") if groups == (2,) else ("uint8", "int8")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunefarm.devices.cpu import cpu_features
+from tests.bench import likeliest_kernel, needs
 from tunefarm.devices.target import Target, parse_target
 
 pytestmark = pytest.mark.tvm
@@ -76,8 +76,7 @@ def test_every_number_is_looked_up(target: Target, feature: str, kind: str, made
     from tunefarm.search import replay
     from tunefarm.search.spaces.table import table_space
 
-    if feature not in cpu_features():
-        pytest.skip(f"kernels with {feature} are built here, but run where a processor has it")
+    needs(feature)
     module = workload(kind, made)
     expected = run(module["main"], target, kind, made)
     assert len(np.unique(expected)) > 40
@@ -107,8 +106,7 @@ def test_whatever_is_made_of_a_number(value: str, kind: str) -> None:
     from tunefarm.search import replay
     from tunefarm.search.spaces.table import table_space
 
-    if "avx2" not in cpu_features():
-        pytest.skip("kernels with avx2 are built here, but run where a processor has it")
+    needs("avx2")
     module = workload(kind, "int8", value.replace("{kind}", kind))
     expected = run(module["main"], IN_MEMORY, kind, "int8")
     space = table_space(module, IN_MEMORY)
@@ -146,7 +144,6 @@ def test_a_trace_that_marks_another_loop_is_refused(change: str) -> None:
 def test_the_table_is_in_registers_where_a_processor_can(target: Target, there: bool) -> None:
     import tvm
 
-    from tests.bench import likeliest_kernel
     from tunefarm.measure.lowering import pipeline
     from tunefarm.search import replay
     from tunefarm.search.spaces.table import table_space
