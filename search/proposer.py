@@ -61,7 +61,7 @@ class Proposer:
 
     OVERSAMPLE = 2
     EXPLORE = 0.15
-    ATTEMPTS = 4
+    FRUITLESS = 64
 
     def __init__(
         self,
@@ -115,12 +115,15 @@ class Proposer:
         return tuple(one.candidate for one in chosen)
 
     def _fill(self, pool: dict[str, _Known], size: int, flying: list[Point]) -> None:
-        for _ in range(self.ATTEMPTS):
-            if len(pool) >= size:
-                return
+        """Until there are `size`, or so many suggestions in a row were nothing new that the space
+        seems used up: by their number, for who asks for one at a time gets few from each call."""
+        fruitless = 0
+        while len(pool) < size and fruitless < self.FRUITLESS:
             taken = [*flying, *(one.asked for one in pool.values())]
-            for point in self._strategy.suggest(size - len(pool), taken):
+            before, points = len(pool), self._strategy.suggest(size - len(pool), taken)
+            for point in points:
                 self._admit(point, pool)
+            fruitless = 0 if len(pool) > before else fruitless + max(1, len(points))
 
     def _admit(self, point: Point, pool: dict[str, _Known]) -> None:
         if None not in point.values and point in self._asked:

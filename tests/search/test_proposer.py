@@ -122,6 +122,19 @@ def replayed(strategy: str, told: list[list[float]]) -> list[str]:
     return made
 
 
+@pytest.mark.parametrize("strategy", ["random", "evolutionary"])
+def test_a_few_unlucky_draws_do_not_use_a_space_up(strategy: str) -> None:
+    """Most sketches have one point alone, and it is asked for one candidate at a time: as where
+    every result makes room for one more."""
+    sketches = (SKETCHES[0], *[()] * 4)
+    for task in range(20):
+        one = proposer(strategy, space=PaperSpace(sketches), task=f"{task:04x}")
+        for count in range(24):
+            made = one.propose(1, [])
+            assert len(made) == 1, f"given up after {count} of more than a hundred"
+            one.observe([Result(made[0], 1e-3 * (1 + count % 5))])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", strategy_names())
 def test_the_same_seed_and_measurements_propose_the_same(strategy: str) -> None:
