@@ -48,6 +48,7 @@ from tunefarm.scheduler.exchange import SIZE, ByFile
 from tunefarm.scheduler.layout_trial import LayoutTrial
 from tunefarm.scheduler.pace import paced
 from tunefarm.scheduler.progress import Reporter, Snapshot
+from tunefarm.scheduler.ray_processes import end_own_ray
 from tunefarm.scheduler.state import Limits
 from tunefarm.scheduler.target_run import TargetRun
 from tunefarm.scheduler.unmeasured import UnmeasuredRun
@@ -493,6 +494,6 @@ class _Driver:
 
     def close(self) -> None:
         if ray.is_initialized() and self.farm is None:  # a farm's goes on: see `cli.submit`
-            ray.shutdown()
+            end_own_ray()
         for lock in self.locks:
             lock.release()
