@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
+from tunefarm.devices.bfloat16 import can_round, check_bfloat16
 from tunefarm.devices.device import Device, no_device
 from tunefarm.devices.gpu import completed
-from tunefarm.devices.matrices import can_round, check_bfloat16
 from tunefarm.devices.registry import device_for, local_devices
 from tunefarm.devices.standing import Use, check_free, standing
 from tunefarm.devices.target import Target, parse_targets

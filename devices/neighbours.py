@@ -1,4 +1,4 @@
-"""Which processors multiply neighbouring integers at once and add them to a sum of 32 bits."""
+"""Which processors multiply neighbouring numbers at once and add them to a sum of 32 bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Groups = tuple[int, ...]
 FOURS: Groups = (4,)
 """Four of 8 bits."""
 PAIRS: Groups = (2,)
-"""Two of 16 bits."""
+"""Two of 16 bits, integers or bfloat16."""
 NARROW: Groups = (2, 2)
 """Two pairs of 8 bits, each of which is added up in 16 bits first: where it fits them."""
 
@@ -52,8 +52,21 @@ def neighbours_of(target: Target) -> Neighbours | None:
     """None where it has no such instruction."""
     if target.kind != "llvm":
         return None
+    return next((how for name, how in _BEST_FIRST if compiled_for(target, name)), None)
+
+
+@lru_cache(maxsize=16)
+def multiplies_pairs_of_bfloat16(target: Target) -> bool:
+    """Whether it has an instruction of vectors that adds their products to sums of float32, with
+    vectors of every length."""
+    return target.kind == "llvm" and all(
+        compiled_for(target, name) for name in ("avx512bf16", "avx512vl")
+    )
+
+
+def compiled_for(target: Target, feature: str) -> bool:
+    """Whether code for `target`, a processor, may use this feature, by the compiler's name."""
     import tvm
     from tvm.target.codegen import target_has_features
 
-    compiled = tvm.target.Target(target.tvm)
-    return next((how for name, how in _BEST_FIRST if target_has_features(name, compiled)), None)
+    return bool(target_has_features(feature, tvm.target.Target(target.tvm)))

@@ -102,8 +102,8 @@ def as_floats(
 ) -> float:
     """Operations on float32 that take a processor as long at best as `flops` of a kernel with
     arguments of these shapes and types: of products of 8 bits one instruction does four times as
-    many, of those of 16 twice; and in matrix registers thirty-two times as many are done in a
-    cycle, of bfloat16 sixteen times.
+    many, of those of 16 twice, integers or bfloat16; and in matrix registers thirty-two times as
+    many are done in a cycle, of bfloat16 sixteen times.
 
     Args:
         features: of the processor, by the system's names.
@@ -112,8 +112,8 @@ def as_floats(
     if {"uint8", "int8"} <= set(dtypes):
         return flops / (32 if "amx_int8" in features else 4)
     pairs = any(dtype == "bfloat16" and list(shape[-1:]) == [2] for shape, dtype in args)
-    if pairs and dtypes.count("bfloat16") > 1 and "amx_bf16" in features:
-        return flops / 16
+    if pairs and dtypes.count("bfloat16") > 1:
+        return flops / (16 if "amx_bf16" in features else 2 if "avx512_bf16" in features else 1)
     return flops / 2 if dtypes.count(BYTES_KEPT) > 1 else flops
 
 

@@ -26,7 +26,8 @@ from tunefarm.search.candidate import IN_MATRICES, UNTUNED
 from tunefarm.search.kernels.halo import stays_aligned, with_halo, within
 from tunefarm.search.kernels.intrinsics import register_intrinsics, without_stack
 from tunefarm.search.kernels.matrices import in_registers
-from tunefarm.search.kernels.neighbours import FAMILY, register_neighbours
+from tunefarm.search.kernels.neighbours import FAMILY, importing, register_neighbours
+from tunefarm.search.kernels.neighbours import KEY as OF_BFLOAT16
 from tunefarm.search.kernels.prefetch import KEY as PREFETCH
 from tunefarm.search.kernels.prefetch import prefetching
 from tunefarm.search.kernels.streaming import KEY as STREAM
@@ -254,7 +255,7 @@ def _completed(function: Any, target: Target, trace: str) -> Any:
     from tunefarm.search.kernels.tables import looking_up
 
     steps = (
-        *((PREFETCH, prefetching), (STREAM, streaming)),
+        *((PREFETCH, prefetching), (STREAM, streaming), (OF_BFLOAT16, importing)),
         (IN_MATRICES, partial(in_registers, target=target)),
         (LOOK_UP, partial(looking_up, target=target)),
     )

@@ -82,7 +82,7 @@ _LINES = Instructions("lines", "int8", "", 8, (), 4)
 
 
 HALVES = Instructions("halves", "bfloat16", "", COLUMNS, PAIRS, 2)
-"""Of matrix registers, for pairs of bfloat16; sums are of float32."""
+"""Of matrix registers and of vectors, for pairs of bfloat16; sums are of float32."""
 
 
 def instructions_of(target: Target) -> tuple[Instructions, ...]:

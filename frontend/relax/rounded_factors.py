@@ -1,16 +1,15 @@
 """Products of bfloat16, where a target allows that factors of float32 are rounded (needs TVM).
 
-A processor's matrix registers multiply pairs of bfloat16, and add the products up in float32. What
-such a product reads is rounded where it is made, and stored so, for whoever reads it: half of the
-bytes, and no kernel that only rounds. Constant weights are rounded here. Products of two tensors,
-of few columns, or of a single row stay what they are. Many columns that are no whole registers are
-filled up with zeros, and cut off by whatever follows.
+An instruction of a processor's vectors, and its matrix registers, multiply pairs of bfloat16, and
+add the products up in float32. What such a product reads is rounded where it is made, and stored
+so, for whoever reads it: half of the bytes, and no kernel that only rounds. Constant weights are
+rounded here. Products of two tensors stay what they are. Many columns that are no whole registers
+are filled up with zeros, and cut off by whatever follows; few are done in vectors.
 """
 
 from __future__ import annotations
 
 import time
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import CanonicalizeBindings, DeadCodeElimination
 
-from tunefarm.devices.matrices import multiplies_bfloat16
+from tunefarm.devices.bfloat16 import rounds_factors
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.frontend.pass_log import ROUND_FACTORS, PassLog
@@ -30,6 +29,8 @@ from tunefarm.frontend.relax.whole import channels_last, window_of
 BFLOAT16 = "bfloat16"
 MANY = 64
 """Columns that are worth some of zeros beside them, up to whole registers."""
+VECTOR = 4
+"""What fewer columns are a multiple of."""
 _MOVES = ("relax.permute_dims", "relax.reshape")
 
 
@@ -41,12 +42,13 @@ def round_factors(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[t
     Raises:
         UnsupportedTarget: it allows it, and cannot.
     """
-    if not multiplies_bfloat16(target):
+    if not rounds_factors(target):
         return module, 0
     started = time.perf_counter()
     canonical = CanonicalizeBindings()(module)  # one name for each tensor
     main = canonical["main"]
-    rounder = _Rounder(canonical, _read_by_products(main))
+    products = {call for call in _values(main) if _is_product(call)}
+    rounder = _Rounder(canonical, products, _read_by(products, main))
     rounder.builder_.update_func(canonical.get_global_var("main"), rounder.visit_expr(main))
     if rounder.found:
         module = DeadCodeElimination()(rounder.builder_.get())
@@ -54,8 +56,12 @@ def round_factors(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[t
     return module, rounder.found
 
 
-def _read_by_products(function: Any) -> set[Any]:
-    """Variables that are made for products, before anything moves them; none that is a result, or
+def _values(function: Any) -> list[Any]:
+    return [one.value for block in function.body.blocks for one in block.bindings]
+
+
+def _read_by(products: set[Any], function: Any) -> set[Any]:
+    """Variables that are made for `products`, before anything moves them; none that is a result, or
     moved to be one: nobody has allowed to round those."""
     bound = {one.var: one.value for block in function.body.blocks for one in block.bindings}
 
@@ -66,12 +72,12 @@ def _read_by_products(function: Any) -> set[Any]:
 
     result = bound.get(function.body.body, function.body.body)
     results = result.fields if isinstance(result, relax.Tuple) else [function.body.body]
-    read = {made(call.args[0]) for call in bound.values() if _is_product(call)}
+    read = {made(call.args[0]) for call in products}
     return read - {made(one) for one in results}
 
 
 def _is_product(call: Any) -> bool:
-    """Whether it is one of rows with constants, in whole registers."""
+    """Whether it is one of rows with constants, in whole registers or vectors."""
     if not is_call(call, "relax.nn.conv2d", "relax.matmul"):
         return False
     data, weights = call.args
@@ -79,11 +85,9 @@ def _is_product(call: Any) -> bool:
         return False
     if {_dtype(one) for one in (data, weights, call)} != {"float32"}:
         return False
-    sizes, shape = shape_of(weights), shape_of(call)
+    sizes = shape_of(weights)
     plain = is_call(call, "relax.matmul")
-    if sizes is None or shape is None or prod(shape[:-1]) == 1:
-        return False
-    if sizes[-1] % HALVES.columns and sizes[-1] < MANY:
+    if sizes is None or shape_of(call) is None or (sizes[-1] % VECTOR and sizes[-1] < MANY):
         return False
     return len(sizes) == 2 if plain else channels_last(call) and int(call.attrs.groups) == 1
 
@@ -96,11 +100,13 @@ def _dtype(value: Any) -> str:
 class _Rounder(PyExprMutator):  # type: ignore[misc]
     """
     Args:
+        products: the calls to write anew.
         wanted: variables that are to be rounded.
     """
 
-    def __init__(self, module: tvm.IRModule, wanted: set[Any]) -> None:
+    def __init__(self, module: tvm.IRModule, products: set[Any], wanted: set[Any]) -> None:
         super().__init__(module)
+        self._products = products
         self._wanted = wanted
         self._known: dict[Any, Any] = {}
         self.found = 0
@@ -117,7 +123,7 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         self.set_var_remap(binding.var, self.builder_.emit(relax.op.astype(rounded, "float32")))
 
     def visit_call_(self, call: Any) -> Any:
-        product = _is_product(call)
+        product = call in self._products
         call = super().visit_call_(call)
         return self._kernel(call, self._rounded(call.args[0])) if product else call
 
@@ -161,11 +167,12 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
 
         self.found += 1
         columns = weights.shape[-1]
-        beside = [(0, 0)] * (weights.ndim - 1) + [(0, -columns % HALVES.columns)]
+        filled = -columns % HALVES.columns if columns >= MANY else 0
+        beside = [(0, 0)] * (weights.ndim - 1) + [(0, filled)]
         packed = relax.const(HALVES.packed(np.pad(weights, beside)), BFLOAT16)
         name = f"{'conv2d' if convolution else 'matmul'}_{HALVES.name}"
         product = self.builder_.call_te(made, data, packed, primfunc_name_hint=name)
-        if columns % HALVES.columns == 0:
+        if not filled:
             return product
         whole, last = self.builder_.emit(product), len(call.ty.shape) - 1
         return relax.op.strided_slice(whole, [last], [0], [columns])

@@ -60,7 +60,7 @@ class Hardware:
         return (*map(log2, sizes), self.fma, self.loads)
 
 
-def multiplying(target: Target, groups: Groups) -> Hardware:
+def multiplying(target: Target, groups: Groups, rounded: bool = False) -> Hardware:
     """The sizes of `target` where it multiplies such neighbours at once; `hardware` for floats,
     which are in no groups.
 
@@ -71,6 +71,11 @@ def multiplying(target: Target, groups: Groups) -> Hardware:
     bytes are multiplied by two, and ones are kept in a register for the second.
     """
     machine, known = hardware(target), neighbours_of(target)
+    if rounded:
+        fma = machine.fma if str(target.get("mcpu")).startswith("znver") else 1.0
+        return dataclasses.replace(
+            machine, broadcast_registers=1, fma=fma, loads=machine.loads or 2.0
+        )
     if not groups or known is None:
         return machine
     fma, loads = machine.fma, machine.loads or 2.0

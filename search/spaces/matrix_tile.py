@@ -16,7 +16,13 @@ from typing import Any
 
 from tvm import DataType
 
-from tunefarm.devices.matrices import COLUMNS, REGISTERS, ROWS, multiplies_matrices
+from tunefarm.devices.matrices import (
+    COLUMNS,
+    REGISTERS,
+    ROWS,
+    multiplies_halves,
+    multiplies_matrices,
+)
 from tunefarm.devices.neighbours import FOURS
 from tunefarm.devices.target import Target
 from tunefarm.search.kernels.matrices import Sizes, pitch
@@ -24,7 +30,7 @@ from tunefarm.search.kernels.overlapping import overlappable, overlapped
 from tunefarm.search.spaces.family import FewWays, Way
 from tunefarm.search.spaces.form import Reduction, load_of, stages_of
 from tunefarm.search.spaces.hardware import LAUNCH, Hardware, hardware
-from tunefarm.search.spaces.neighbours import sums_at, sums_of
+from tunefarm.search.spaces.neighbours import is_as_stored, sums_at, sums_of
 from tunefarm.search.spaces.register_tile import GAIN
 from tunefarm.search.spaces.tile import (
     Before,
@@ -117,8 +123,12 @@ def overlapped_matrix_tile_space(workload: Any, target: Target) -> FewWays[Matri
 
 
 def _form(workload: Any, target: Target, beyond: bool = False) -> Reduction | None:
-    form = sums_of(workload, beyond) if multiplies_matrices(target) else None
-    return form if form is not None and (form.together == FOURS or form.rounded) else None
+    form = sums_of(workload, beyond) if target.kind == "llvm" else None
+    if form is None:
+        return None
+    if form.rounded:
+        return form if multiplies_halves(target) else None
+    return form if form.together == FOURS and multiplies_matrices(target) else None
 
 
 def _space(
@@ -162,8 +172,7 @@ def _readable(form: Reduction) -> bool:
         and {form.column, *form.reductions} <= set(vector.plain)
         and other is not None
         and other.strides[form.column] == 0
-        # What a kernel holds in bfloat16 inside is float32 when it has been lowered.
-        and not (form.rounded and form.before)
+        and is_as_stored(form)
         and rows_axis is not None
         and not vector.depends_on(rows_axis)
         and (planes_axis is None or not vector.depends_on(planes_axis))

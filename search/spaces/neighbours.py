@@ -17,7 +17,15 @@ from typing import Any
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from tunefarm.devices.neighbours import FOURS, NARROW, PAIRS, Groups, neighbours_of, steps_of
+from tunefarm.devices.neighbours import (
+    FOURS,
+    NARROW,
+    PAIRS,
+    Groups,
+    multiplies_pairs_of_bfloat16,
+    neighbours_of,
+    steps_of,
+)
 from tunefarm.devices.target import Target
 from tunefarm.search.spaces.expressions import uses
 from tunefarm.search.spaces.form import (
@@ -44,9 +52,16 @@ _GROUPS: dict[tuple[str, str, str], tuple[Groups, ...]] = {
 
 def computed_by(target: Target, form: Reduction) -> bool:
     """Whether a processor has an instruction of vectors for it: for floats each has."""
+    if form.rounded:
+        return is_as_stored(form) and multiplies_pairs_of_bfloat16(target)
     known = neighbours_of(target) if form.together else None
-    whole = known is not None and form.together in known.groups and not form.rounded
-    return not form.together or whole
+    return not form.together or (known is not None and form.together in known.groups)
+
+
+def is_as_stored(form: Reduction) -> bool:
+    """Whether it reads what lies in memory as it is: what a kernel holds in bfloat16 inside is
+    float32 when it has been lowered."""
+    return not (form.rounded and form.before)
 
 
 def sums_of(workload: Any, beyond: bool = False) -> Reduction | None:

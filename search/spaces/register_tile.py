@@ -67,7 +67,7 @@ class RegisterTileSpace:
         self._algorithm = algorithm
         self._maker = maker
         self._form = form
-        self._hardware = multiplying(target, form.together)
+        self._hardware = multiplying(target, form.together, form.rounded)
         self._tiles = register_tiles(form, self._hardware)
         self._unrolls = [u for u in (1, 2, 4, 8) if form.extent(longest(form)) % u == 0]
         self._packs = pack_choices(form)
@@ -182,7 +182,7 @@ def register_tile_space(workload: Any, target: Target) -> RegisterTileSpace | No
     form = sums_of(workload, beyond=True)
     if form is None or not computed_by(target, form) or not pack_choices(form):
         return None
-    if not register_tiles(form, multiplying(target, form.together)):
+    if not register_tiles(form, multiplying(target, form.together, form.rounded)):
         return None
     return RegisterTileSpace(workload, target, form)
 
@@ -217,7 +217,7 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
     form = sums_of(workload)
     if form is None or not computed_by(target, form):
         return None
-    machine = multiplying(target, form.together)
+    machine = multiplying(target, form.together, form.rounded)
     columns = column_tiles(form, machine)
     promised = {
         (n, across): _least(longer, machine, _that_fit(longer, machine, [n], [1], columns))
@@ -239,7 +239,7 @@ def overlapped_tile_space(workload: Any, target: Target) -> RegisterTileSpace | 
     *before, product, store = stages_of(rewritten)
     weights = frozenset({form.vector.buffer})
     made = sums_at(product, weights, before, (store,))
-    if made is None or not register_tiles(made, machine):
+    if made is None or not computed_by(target, made) or not register_tiles(made, machine):
         return None
     rows, across = best
     algorithm = f"{'across' if across else 'overlapped'} {rows}"
@@ -323,7 +323,7 @@ def may_unroll(form: Reduction, tile: Tile, machine: Hardware) -> bool:
     """Whether compilers keep an unrolled text of `tile` in registers, and get done with it."""
     spare = _spare(form, machine, tile.rows, tile.planes, tile.vectors, tile.lanes)
     free = 1 if form.product and machine.broadcast_registers else 0
-    instructions = {PAIRS: 2, NARROW: 3}.get(form.together, 1)
+    instructions = 1 if form.rounded else {PAIRS: 2, NARROW: 3}.get(form.together, 1)
     return spare >= free and tile.accumulators * tile.unroll * instructions <= UNROLLED_LIMIT
 
 
@@ -386,7 +386,8 @@ def has_single_row(form: Reduction) -> bool:
     """Whether it is one row times constants, which are read once. (Of integers it has not been
     tried what streams gain.)"""
     alone = all(form.extent(axis) == 1 for axis in form.rows)
-    return form.product and not form.together and form.vector.free and alone
+    floats = form.rounded or not form.together
+    return form.product and floats and form.vector.free and alone
 
 
 def pack_choices(form: Reduction) -> list[bool]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunefarm.search.kernels.matrices import Sizes, multiply_matrices
+from tunefarm.search.kernels.neighbours import KEY as OF_BFLOAT16
 from tunefarm.search.kernels.neighbours import name_of, register_neighbours
 from tunefarm.search.spaces.apart import (
     schedule_before,
@@ -62,6 +63,8 @@ def schedule_tile(
         for loop in inner.rows:
             schedule.unroll(loop)
         accumulate(schedule, block, form, tile.lanes, tile.unroll)
+        if form.rounded:
+            schedule.annotate(inner.parallel, OF_BFLOAT16, 1)
     for stage in form.before if tile.before is Before.APART else ():
         schedule_before(schedule, stage, tile.lanes)
     apart += [schedule.get_sblock(stage.name) for stage in form.beyond[-1:]]
@@ -200,7 +203,7 @@ def _accumulate_groups(schedule: Any, block: Any, form: Reduction, lanes: int, u
     first = schedule.decompose_reduction(block, [*outer, steps][0])
     schedule.vectorize(schedule.get_loops(first)[-1])
     register_neighbours()
-    schedule.tensorize(lane, name_of(form.together, lanes))
+    schedule.tensorize(lane, name_of(form.together, lanes, form.rounded))
 
 
 def _vectorise(schedule: Any, loop: Any, tile: Tile) -> None:
