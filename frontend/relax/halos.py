@@ -21,7 +21,7 @@ from tunefarm.frontend.relax.calls import is_call, shape_of, uses_of
 
 STAGE = "halo"
 """Name of the stage that pads a kernel's result."""
-_GO_ON = (
+GO_ON = (
     *("relax.add", "relax.subtract", "relax.multiply", "relax.divide"),
     *("relax.maximum", "relax.minimum", "relax.clip", "relax.negative", "relax.abs"),
     *("relax.nn.relu", "relax.nn.silu", "relax.nn.gelu", "relax.nn.gelu_tanh"),
@@ -84,7 +84,7 @@ class _Giver(PyExprMutator):  # type: ignore[misc]
         attributes = call.attrs
         top, left, bottom, right = (int(size) for size in attributes.padding)
         halo = self.builder_.call_te(
-            _padded,
+            with_zeros,
             call.args[0],
             (0, top, left, 0),
             (0, bottom, right, 0),
@@ -110,7 +110,7 @@ class _Giver(PyExprMutator):  # type: ignore[misc]
             return False
         if not isinstance(image, relax.DataflowVar) or self._uses[image] != 1:
             return False
-        if str(image.ty.dtype) != "float32" or not is_call(self._made.get(image), *_GO_ON):
+        if str(image.ty.dtype) != "float32" or not is_call(self._made.get(image), *GO_ON):
             return False
         top, left, bottom, right = map(int, call.attrs.padding)
         _, height, width, _ = sizes
@@ -132,7 +132,7 @@ def _gains(call: Any) -> bool:
     return not strided and max(down, across) <= _FEW
 
 
-def _padded(image: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
+def with_zeros(image: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
     """The tensor with zeros before and behind each axis."""
     shape = [
         first + int(size) + last

@@ -29,14 +29,26 @@ Weights = NDArray[Any]
 """(..., terms, columns), of 8 bits or 16, or of bfloat16."""
 
 
+Room = tuple[int, int, int, int]
+"""Around an image: above, left, below, right."""
+
+
 @dataclass(frozen=True)
 class Window:
     """Where a convolution reads: steps and distances of rows and columns; what is around the
-    image."""
+    image. `inset`: of what is stored around it, how much is left out."""
 
     strides: tuple[int, int]
     dilation: tuple[int, int]
-    padding: tuple[int, int, int, int]
+    padding: Room
+    inset: Room = (0, 0, 0, 0)
+
+    def within(self, stored: Room) -> Window:
+        """The same where so much is stored around the image, no less than its padding."""
+        top, left, bottom, right = (
+            there - needed for there, needed in zip(stored, self.padding, strict=True)
+        )
+        return Window(self.strides, self.dilation, (0, 0, 0, 0), (top, left, bottom, right))
 
 
 @dataclass(frozen=True)
@@ -136,8 +148,15 @@ def convolved(image: Any, weights: Any, window: Window, groups: Groups) -> Any:
         down, across, depth, columns, *_ = (int(size) for size in weights.shape)
     else:
         columns, down, across, depth = (int(size) for size in weights.shape)
+    inset = window.inset
     height, width = (
-        (int(image.shape[axis + 1]) - (size - 1) * window.dilation[axis] - 1)
+        (
+            int(image.shape[axis + 1])
+            - inset[axis]
+            - inset[axis + 2]
+            - (size - 1) * window.dilation[axis]
+            - 1
+        )
         // window.strides[axis]
         + 1
         for axis, size in enumerate((down, across))
@@ -147,7 +166,8 @@ def convolved(image: Any, weights: Any, window: Window, groups: Groups) -> Any:
 
     def sums(n: Any, y: Any, x: Any, f: Any) -> Any:
         (sy, sx), (dy, dx) = window.strides, window.dilation
-        number = image(n, y * sy + ry * dy, x * sx + rx * dx, channel)
+        row, column = y * sy + ry * dy + inset[0], x * sx + rx * dx + inset[1]
+        number = image(n, row, column, channel)
         return _sum_of(number, weight(f, ry, rx), [ry, rx, *axes])
 
     return te.compute((image.shape[0], height, width, columns), sums, name="conv2d")

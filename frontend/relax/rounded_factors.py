@@ -2,14 +2,17 @@
 
 An instruction of a processor's vectors, and its matrix registers, multiply pairs of bfloat16, and
 add the products up in float32. What such a product reads is rounded where it is made, and stored
-so, for whoever reads it: half of the bytes, and no kernel that only rounds. Constant weights are
-rounded here. Products of two tensors stay what they are. Many columns that are no whole registers
-are filled up with zeros, and cut off by whatever follows; few are done in vectors.
+so, for whoever reads it: half of the bytes, and no kernel that only rounds; with the zeros around
+it that convolutions want, where these alone read it. What only moves numbers on the way, or takes
+the largest, has them rounded before it: the result is the same. Constant weights are rounded here.
+Products of two tensors stay what they are. Many columns that are no whole registers are filled up
+with zeros, and cut off by whatever follows; few are done in vectors.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,16 +25,27 @@ from tunefarm.devices.bfloat16 import rounds_factors
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.frontend.pass_log import ROUND_FACTORS, PassLog
-from tunefarm.frontend.relax.calls import is_call, shape_of
-from tunefarm.frontend.relax.integer_products import HALVES, Window, convolved, multiplied, padded
+from tunefarm.frontend.relax.calls import is_call, shape_of, uses_of
+from tunefarm.frontend.relax.halos import GO_ON, STAGE, with_zeros
+from tunefarm.frontend.relax.integer_products import (
+    HALVES,
+    Room,
+    Window,
+    convolved,
+    multiplied,
+    padded,
+)
 from tunefarm.frontend.relax.whole import channels_last, window_of
 
 BFLOAT16 = "bfloat16"
+CONVOLUTION = "relax.nn.conv2d"
+NOTHING: Room = (0, 0, 0, 0)
 MANY = 64
 """Columns that are worth some of zeros beside them, up to whole registers."""
 VECTOR = 4
 """What fewer columns are a multiple of."""
-_MOVES = ("relax.permute_dims", "relax.reshape")
+_MOVES = ("relax.permute_dims", "relax.reshape", "relax.concat", "relax.nn.max_pool2d")
+"""What makes the same of rounded numbers as what is rounded afterwards."""
 
 
 def round_factors(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[tvm.IRModule, int]:
@@ -48,7 +62,8 @@ def round_factors(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[t
     canonical = CanonicalizeBindings()(module)  # one name for each tensor
     main = canonical["main"]
     products = {call for call in _values(main) if _is_product(call)}
-    rounder = _Rounder(canonical, products, _read_by(products, main))
+    wanted = _read_by(products, main)
+    rounder = _Rounder(canonical, products, wanted, _room(products, wanted, main))
     rounder.builder_.update_func(canonical.get_global_var("main"), rounder.visit_expr(main))
     if rounder.found:
         module = DeadCodeElimination()(rounder.builder_.get())
@@ -61,24 +76,62 @@ def _values(function: Any) -> list[Any]:
 
 
 def _read_by(products: set[Any], function: Any) -> set[Any]:
-    """Variables that are made for `products`, before anything moves them; none that is a result, or
-    moved to be one: nobody has allowed to round those."""
+    """Variables that `products` read, and those that these are moved from, to where they are made;
+    none that is a result, or moved to be one: nobody has allowed to round those."""
     bound = {one.var: one.value for block in function.body.blocks for one in block.bindings}
 
-    def made(value: Any) -> Any:
-        while is_call(bound.get(value), *_MOVES):
-            value = bound[value].args[0]
-        return value
+    def path(value: Any) -> set[Any]:
+        found, ahead = set[Any](), [value]
+        while ahead:
+            one = ahead.pop()
+            if one not in found:
+                found.add(one)
+                ahead += _moved(bound.get(one))
+        return found
 
     result = bound.get(function.body.body, function.body.body)
     results = result.fields if isinstance(result, relax.Tuple) else [function.body.body]
-    read = {made(call.args[0]) for call in products}
-    return read - {made(one) for one in results}
+    kept = set[Any]().union(*map(path, results))
+    return set[Any]().union(*(path(call.args[0]) for call in products)) - kept
+
+
+def _moved(value: Any) -> list[Any]:
+    """What it moves; nothing where it does something else."""
+    if not is_call(value, *_MOVES) or _dtype(value) != "float32":
+        return []
+    first = value.args[0]
+    return list(first.fields) if isinstance(first, relax.Tuple) else [first]
+
+
+def _room(products: set[Any], wanted: set[Any], function: Any) -> dict[Any, Room]:
+    """The images that are stored with zeros around them, and how many: those that convolutions
+    alone read, of which some are padded, and whose makers can go on with it."""
+    bound = {one.var: one.value for block in function.body.blocks for one in block.bindings}
+    uses, readers = uses_of(function), dict[Any, list[Any]]()
+    for call in products:
+        readers.setdefault(call.args[0], []).append(call)
+    found = {}
+    for image in wanted & readers.keys():
+        reading = readers[image]
+        alone = uses[image] == len(reading) and all(is_call(c, CONVOLUTION) for c in reading)
+        if not alone or not is_call(bound.get(image), *GO_ON) or not _is_filled(image):
+            continue
+        above, left, below, right = map(
+            max, NOTHING, *(window_of(call.attrs).padding for call in reading)
+        )
+        if any((above, left, below, right)):
+            found[image] = (above, left, below, right)
+    return found
+
+
+def _is_filled(image: Any) -> bool:
+    """Whether its channels, or terms, are whole groups."""
+    return bool(int(image.ty.shape[-1]) % HALVES.filled == 0)
 
 
 def _is_product(call: Any) -> bool:
     """Whether it is one of rows with constants, in whole registers or vectors."""
-    if not is_call(call, "relax.nn.conv2d", "relax.matmul"):
+    if not is_call(call, CONVOLUTION, "relax.matmul"):
         return False
     data, weights = call.args
     if not isinstance(data, relax.Var) or not isinstance(weights, tvm.ir.GenericConst):
@@ -102,30 +155,61 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
     Args:
         products: the calls to write anew.
         wanted: variables that are to be rounded.
+        room: of those, images that are stored with zeros around them, and how many.
     """
 
-    def __init__(self, module: tvm.IRModule, products: set[Any], wanted: set[Any]) -> None:
+    def __init__(
+        self,
+        module: tvm.IRModule,
+        products: set[Any],
+        wanted: set[Any],
+        room: Mapping[Any, Room],
+    ) -> None:
         super().__init__(module)
+        self._room = room
+        self._stored: dict[Any, Any] = {}
         self._products = products
         self._wanted = wanted
         self._known: dict[Any, Any] = {}
         self.found = 0
 
     def visit_var_binding_(self, binding: Any) -> None:
-        if binding.var not in self._wanted:
+        value = binding.value
+        known = is_call(value, "relax.astype") and _dtype(value.args[0]) == BFLOAT16
+        if binding.var not in self._wanted or known:
             super().visit_var_binding_(binding)
             return
-        if is_call(binding.value, "relax.astype") and _dtype(binding.value.args[0]) == BFLOAT16:
-            super().visit_var_binding_(binding)
-            return
-        made = self.builder_.emit(self.visit_expr(binding.value))
-        rounded = self.builder_.emit(relax.op.astype(made, BFLOAT16))
+        made = self.visit_expr(value)
+        new = (
+            self._moved(made)
+            if _moved(made)
+            else relax.op.astype(self.builder_.emit(made), BFLOAT16)
+        )
+        rounded = self.builder_.emit(new)
+        if binding.var in self._room:
+            top, left, bottom, right = self._room[binding.var]
+            around = ((0, top, left, 0), (0, bottom, right, 0))
+            self._stored[binding.var] = self.builder_.emit_te(
+                with_zeros, rounded, *around, primfunc_name_hint=STAGE
+            )
         self.set_var_remap(binding.var, self.builder_.emit(relax.op.astype(rounded, "float32")))
 
     def visit_call_(self, call: Any) -> Any:
-        product = call in self._products
+        image, product = call.args[0] if call.args else None, call in self._products
         call = super().visit_call_(call)
-        return self._kernel(call, self._rounded(call.args[0])) if product else call
+        if not product:
+            return call
+        window = window_of(call.attrs) if is_call(call, CONVOLUTION) else None
+        if window is not None and image in self._stored:
+            return self._kernel(call, self._stored[image], window.within(self._room[image]))
+        data, around = (
+            self._rounded(call.args[0]),
+            window.padding if window is not None else NOTHING,
+        )
+        if any(around) or not _is_filled(data):
+            data = self._padded(data, around)
+            window = window and window.within(around)
+        return self._kernel(call, data, window)
 
     def _rounded(self, value: Any) -> Any:
         """The same numbers as they are stored, made once. An input, or what is a result as well, is
@@ -134,17 +218,20 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         if is_call(made, "relax.astype") and _dtype(made.args[0]) == BFLOAT16:
             return made.args[0]
         if value not in self._known:
-            if is_call(made, *_MOVES):
-                moved = [self._rounded(made.args[0]), *made.args[1:]]
-                new = relax.Call(made.op, moved, made.attrs)
-            else:
-                new = relax.op.astype(value, BFLOAT16)
+            new = self._moved(made) if _moved(made) else relax.op.astype(value, BFLOAT16)
             self._known[value] = self.builder_.emit(new)
         return self._known[value]
 
+    def _moved(self, call: Any) -> Any:
+        """The same move of rounded numbers."""
+        numbers = [self._rounded(one) for one in _moved(call)]
+        several = isinstance(call.args[0], relax.Tuple)
+        first = relax.Tuple(numbers) if several else numbers[0]
+        return relax.Call(call.op, [first, *call.args[1:]], call.attrs)
+
     def _padded(self, data: Any, padding: tuple[int, ...]) -> Any:
         """By a kernel of its own: what one holds in bfloat16 inside is float32 when it has been
-        lowered. Once, whoever reads it."""
+        lowered. Once, whoever reads it. (`_room` is what the maker stores so.)"""
         key = (data, padding)
         if key not in self._known:
             self._known[key] = self.builder_.emit_te(
@@ -152,16 +239,12 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
             )
         return self._known[key]
 
-    def _kernel(self, call: Any, data: Any) -> Any:
-        convolution = is_call(call, "relax.nn.conv2d")
-        window = window_of(call.attrs) if convolution else Window((1, 1), (1, 1), (0,) * 4)
+    def _kernel(self, call: Any, data: Any, window: Window | None) -> Any:
+        """A convolution of what lies in a window, or a plain product."""
         weights = call.args[1].value.numpy().astype(numpy_dtype(BFLOAT16))
-        if any(window.padding) or weights.shape[-2] % HALVES.filled:
-            data = self._padded(data, window.padding)
-            window = Window(window.strides, window.dilation, (0,) * 4)
 
         def made(numbers: Any, constants: Any) -> Any:
-            if convolution:
+            if window is not None:
                 return convolved(numbers, constants, window, HALVES.groups)
             return multiplied(numbers, constants, HALVES.groups)
 
@@ -170,7 +253,7 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         filled = -columns % HALVES.columns if columns >= MANY else 0
         beside = [(0, 0)] * (weights.ndim - 1) + [(0, filled)]
         packed = relax.const(HALVES.packed(np.pad(weights, beside)), BFLOAT16)
-        name = f"{'conv2d' if convolution else 'matmul'}_{HALVES.name}"
+        name = f"{'matmul' if window is None else 'conv2d'}_{HALVES.name}"
         product = self.builder_.call_te(made, data, packed, primfunc_name_hint=name)
         if not filled:
             return product
