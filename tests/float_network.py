@@ -23,6 +23,12 @@ class Network:
         self.constants.append(numpy_helper.from_array(values.astype(np.float32), name))
         return name
 
+    def whole(self, numbers: list[int]) -> str:
+        """A constant of whole numbers."""
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.array(numbers, np.int64), name))
+        return name
+
     def add(self, kind: str, *inputs: str, **attributes) -> str:
         name = f"t{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))

@@ -115,10 +115,10 @@ class _Giver(PyExprMutator):  # type: ignore[misc]
         top, left, bottom, right = map(int, call.attrs.padding)
         _, height, width, _ = sizes
         room = (top + height + bottom) * (left + width + right) - height * width
-        return 0 < room <= MOST * height * width and _gains(call)
+        return 0 < room <= MOST * height * width and gains(call)
 
 
-def _gains(call: Any) -> bool:
+def gains(call: Any) -> bool:
     """Whether the convolution is sooner done without asking. One without a stride has so much to do
     that it costs nothing, or asks once for a tile (`search.kernels.winograd`), but where a filter
     has one channel of many and few taps. Of those in steps, which ask for a quarter of the results,

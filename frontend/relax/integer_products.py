@@ -31,6 +31,7 @@ Weights = NDArray[Any]
 
 Room = tuple[int, int, int, int]
 """Around an image: above, left, below, right."""
+NOTHING: Room = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,14 @@ class Window:
     strides: tuple[int, int]
     dilation: tuple[int, int]
     padding: Room
-    inset: Room = (0, 0, 0, 0)
+    inset: Room = NOTHING
 
     def within(self, stored: Room) -> Window:
         """The same where so much is stored around the image, no less than its padding."""
         top, left, bottom, right = (
             there - needed for there, needed in zip(stored, self.padding, strict=True)
         )
-        return Window(self.strides, self.dilation, (0, 0, 0, 0), (top, left, bottom, right))
+        return Window(self.strides, self.dilation, NOTHING, (top, left, bottom, right))
 
 
 @dataclass(frozen=True)
@@ -204,15 +205,18 @@ def _sum_of(number: Any, weight: Any, axes: list[Any]) -> Any:
     return te.sum(number.astype(wide) * weight.astype(wide), axis=axes)
 
 
-def widened(image: Any, padding: Sequence[int], zero: int) -> Any:
-    """An (N, H, W, C) image of 8 bits less its zero, in float32, with nothing around it."""
-    top, left, bottom, right = padding
+def widened(image: Any, window: Window, zero: int = 0) -> Any:
+    """What a convolution reads of an (N, H, W, C) image of 8 bits less its zero, or of bfloat16, in
+    float32, with nothing around it."""
+    top, left, bottom, right = (
+        around - inside for around, inside in zip(window.padding, window.inset, strict=True)
+    )
     images, height, width, channels = (int(size) for size in image.shape)
 
     def number(n: Any, y: Any, x: Any, c: Any) -> Any:
         value = image(n, y - top, x - left, c).astype("float32")
         value = value - tirx.const(float(zero), "float32") if zero else value
-        if not any(padding):
+        if not any(window.padding):
             return value
         inside = [y >= top, y < top + height, x >= left, x < left + width]
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0.0, "float32"))

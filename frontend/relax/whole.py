@@ -133,7 +133,7 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         window, groups = window_of(call.attrs), int(call.attrs.groups)
 
         def made(image: Any, weights: Any) -> Any:
-            wide = widened(image, window.padding, data.zero)
+            wide = widened(image, window, data.zero)
             strides, dilation = list(window.strides), list(window.dilation)
             settings = (strides, 0, dilation, groups, "NHWC", "HWIO")
             return topi.nn.conv(wide, weights, *settings, out_dtype="float32")

@@ -34,7 +34,15 @@ from tunefarm.search.spaces.family import in_words, realised
 from tunefarm.search.spaces.form import Reduction, reduction_at, reduction_of, stages_of
 from tunefarm.search.spaces.hardware import Hardware, hardware, multiplying
 from tunefarm.search.spaces.neighbours import computed_by, sums_at, sums_of
-from tunefarm.search.spaces.tile import Before, Tile, divisors, in_order, longest, tiled_rows
+from tunefarm.search.spaces.tile import (
+    Before,
+    Tile,
+    divisors,
+    in_order,
+    is_window,
+    longest,
+    tiled_rows,
+)
 from tunefarm.search.spaces.tile_estimate import estimate, tile_figures
 from tunefarm.search.spaces.tile_schedule import schedule_tile
 
@@ -42,6 +50,8 @@ TILES = "register-tile"
 UNROLLED_LIMIT = 64
 """Instructions that multiply or add in the innermost loop's text; more take longer to compile, and
 gain nothing."""
+WINDOW_LIMIT = 160
+"""Of a whole window of one channel at a time, which gain by what they load but once."""
 
 
 class RegisterTileSpace:
@@ -69,7 +79,7 @@ class RegisterTileSpace:
         self._form = form
         self._hardware = multiplying(target, form.together, form.rounded)
         self._tiles = register_tiles(form, self._hardware)
-        self._unrolls = [u for u in (1, 2, 4, 8) if form.extent(longest(form)) % u == 0]
+        self._unrolls = unroll_choices(form)
         self._packs = pack_choices(form)
         self._befores = before_choices(form)
 
@@ -324,7 +334,19 @@ def may_unroll(form: Reduction, tile: Tile, machine: Hardware) -> bool:
     spare = _spare(form, machine, tile.rows, tile.planes, tile.vectors, tile.lanes)
     free = 1 if form.product and machine.broadcast_registers else 0
     instructions = 1 if form.rounded else {PAIRS: 2, NARROW: 3}.get(form.together, 1)
-    return spare >= free and tile.accumulators * tile.unroll * instructions <= UNROLLED_LIMIT
+    limit = (
+        WINDOW_LIMIT
+        if is_window(form) and tile.unroll >= form.extent(longest(form))
+        else UNROLLED_LIMIT
+    )
+    return spare >= free and tile.accumulators * tile.unroll * instructions <= limit
+
+
+def unroll_choices(form: Reduction) -> list[int]:
+    """Steps of the longest reduction in a text; of a window, also those of a line, and all."""
+    line = form.extent(longest(form))
+    known = [u for u in (1, 2, 4, 8) if line % u == 0]
+    return sorted({*known, line, form.depth}) if is_window(form) else known
 
 
 def can_pad(form: Reduction, machine: Hardware) -> bool:

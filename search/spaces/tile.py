@@ -11,6 +11,8 @@ from tunefarm.search.spaces.form import Reduction
 LIGHT = 4
 """Operations on an element that compilers put into vectors under a comparison of its column. Of an
 error function's polynomial they make a tenth more of a whole product's time."""
+LARGEST_WINDOW = 25
+"""Steps of a window that may be in a text."""
 
 
 class Before(enum.StrEnum):
@@ -87,6 +89,36 @@ def longest(form: Reduction) -> int:
 def reduction_order(form: Reduction) -> list[int]:
     last = longest(form)
     return [*(axis for axis in form.reductions if axis != last), last]
+
+
+def is_window(form: Reduction) -> bool:
+    """Whether it sums over a small window of one channel at a time."""
+    other = form.other
+    single = form.product and other is not None and other.strides[form.column] not in (0, None)
+    return single and not form.together and 1 < form.depth <= LARGEST_WINDOW
+
+
+def distinct(form: Reduction, tile: Tile) -> float:
+    """Of what the rows of a window's tile read, the share that is loaded: a text with all steps of
+    a line, or of the window, has each element that they read alike but once."""
+    assert form.other is not None, "a window's"
+    share, last, strides = 1.0, longest(form), form.other.strides
+    for axis, size in zip(tiled_rows(form), (tile.planes, tile.rows), strict=True):
+        for taps in form.reductions:
+            extent, step = form.extent(taps), strides[taps]
+            moves = strides[axis] if axis is not None else None
+            in_text = whole(form, tile) or (taps == last and tile.unroll == extent)
+            if not step or not moves or not in_text:
+                continue
+            ratio, rest = divmod(moves, step)
+            if rest == 0 and 0 < ratio < extent:
+                share *= ((size - 1) * ratio + extent) / (size * extent)
+    return share
+
+
+def whole(form: Reduction, tile: Tile) -> bool:
+    """Whether all steps of a window are in the text."""
+    return tile.unroll > form.extent(longest(form))
 
 
 def divisors(number: int) -> list[int]:

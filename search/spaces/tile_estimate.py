@@ -10,6 +10,8 @@ from tunefarm.search.spaces.hardware import LAUNCH, Hardware
 from tunefarm.search.spaces.tile import (
     Before,
     Tile,
+    distinct,
+    is_window,
     longest,
     parallel_tasks,
     tile_counts,
@@ -124,7 +126,8 @@ def loads_of_step(form: Reduction, tile: Tile, machine: Hardware) -> float:
         apart = form.vector.strides[form.column] not in (0, 1)
         return tile.accumulators * (SCATTERED * tile.lanes if apart else vector)
     if other is None or other.strides[form.column] != 0:
-        return (tile.vectors + tile.accumulators) * vector
+        share = distinct(form, tile) if is_window(form) else 1.0
+        return (tile.vectors + tile.accumulators * share) * vector
     broadcasts = tile.rows * tile.planes / machine.loads if machine.loads else 0.0
     return tile.vectors * vector + broadcasts + 3.0 * conflicts(form, tile)
 

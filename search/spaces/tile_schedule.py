@@ -178,12 +178,13 @@ def accumulate(schedule: Any, block: Any, form: Reduction, lanes: int, unroll: i
         return
     loops = dict(enumerate(schedule.get_loops(block)[-len(form.block.axes) :]))
     vectors, lane = schedule.split(loops[form.column], [None, lanes])
-    steps, unrolled = schedule.split(loops[longest(form)], [None, unroll])
+    last = form.extent(longest(form))
+    steps, unrolled = schedule.split(loops[longest(form)], [None, min(unroll, last)])
     outer = [loops[axis] for axis in reduction_order(form)[:-1]]
     rows = [loops[axis] for axis in form.spatial if axis != form.column]
     schedule.reorder(*outer, steps, unrolled, *rows, vectors, lane)
     schedule.vectorize(lane)
-    for loop in (unrolled, *rows, vectors):
+    for loop in (*(outer if unroll > last else ()), unrolled, *rows, vectors):
         schedule.unroll(loop)
     # Last, for it refuses loops that are not yet what they are to be.
     schedule.decompose_reduction(block, [*outer, steps][0])

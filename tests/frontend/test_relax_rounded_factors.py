@@ -16,6 +16,7 @@ from tests.float_network import Network, network
 from tests.quantised_models import network as quantised_network
 from tunefarm.devices.target import Target, parse_target
 from tunefarm.errors import UnsupportedTarget
+from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.frontend.importer import ImportRequest, run_import
 from tunefarm.frontend.program import Program, load_program
 from tunefarm.frontend.stored import load_program_module
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.tvm
 
 ALLOWED = parse_target("llvm:mcpu=sapphirerapids:num-cores=2:precision=bfloat16")
 PLAIN = parse_target("llvm:mcpu=sapphirerapids:num-cores=2")
+VECTORS = parse_target("llvm:mcpu=znver4:num-cores=2:precision=bfloat16")
 ANYWHERE = parse_target("llvm:mcpu=x86-64:num-cores=2")
 
 
@@ -93,24 +95,131 @@ def test_rows_that_are_moved_are_moved_rounded(tmp_path: Path) -> None:
     assert [task.args[0].shape for task in rounding] == [(2, 8, 48)], "the input alone"
 
 
-def test_many_columns_are_filled_up(tmp_path: Path) -> None:
-    """And cut off by what follows; few are not, and are float32's where they are no whole vectors
-    either."""
+def test_what_is_joined_and_pooled_is_rounded_before(tmp_path: Path) -> None:
+    """A concatenation then only copies, which costs nothing, and nothing is read in float32."""
+    one = Network()
+    x = one.add("Relu", one.add("Conv", "x", one.constant(16, 8, 1, 1)))
+    y = one.add("Relu", one.add("Conv", x, one.constant(16, 16, 3, 3), pads=[1] * 4))
+    x = one.add("Relu", one.add("Conv", x, one.constant(32, 16, 1, 1)))
+    pooled = one.add("MaxPool", one.add("Concat", x, y, axis=1), kernel_shape=[2, 2])
+    one.add("Conv", pooled, one.constant(16, 48, 1, 1))
+    model = one.write(tmp_path / "m.onnx", [1, 8, 12, 12], [1, 16, 11, 11])
+    program = imported(tmp_path / "allowed", model, ALLOWED)
+    for kind in ("concatenate", "max_pool2d"):
+        (task,) = (task for task in program.tasks if task.name == kind)
+        assert {arg.dtype for arg in task.args} == {"bfloat16"}
+    _is_near(program, imported(tmp_path / "plain", model, PLAIN), (1, 8, 12, 12))
+
+
+def test_what_is_also_a_result_is_joined_as_it_is(tmp_path: Path) -> None:
+    """Nobody has allowed to round that."""
+    one = Network()
+    x = one.add("Relu", one.add("MatMul", "x", one.constant(48, 32)))
+    y = one.add("Relu", one.add("MatMul", "x", one.constant(48, 32)))
+    joined = one.add("Concat", x, y, axis=1)
+    one.add("MatMul", joined, one.constant(64, 16))
+    model = onnx.load(one.write(tmp_path / "m.onnx", [8, 48], [8, 16]))
+    shape = [8, 64]
+    model.graph.output.append(helper.make_tensor_value_info(joined, TensorProto.FLOAT, shape))
+    path = tmp_path / "two.onnx"
+    path.write_bytes(model.SerializeToString())
+    given = np.random.default_rng(0).normal(size=(8, 48)).astype(np.float32)
+    rounded, plain = (
+        called(load_program_module(imported(tmp_path / name, path, target).module), given)[1]
+        for name, target in (("allowed", ALLOWED), ("plain", PLAIN))
+    )
+    off = np.abs(rounded.numpy() - plain.numpy()).max()
+    assert 0 < off < 2e-2, "by its factors alone"
+    halves = rounded.numpy().astype(numpy_dtype("bfloat16")).astype(np.float32)
+    assert (halves != rounded.numpy()).mean() > 0.2
+
+
+def test_an_image_is_stored_with_the_zeros_that_convolutions_want(tmp_path: Path) -> None:
+    """Also where one of them wants none, and another fewer, in steps."""
+    one = Network()
+    x = one.add("Relu", one.add("Conv", "x", one.constant(16, 8, 1, 1)))
+    parts = [
+        one.add("Conv", x, one.constant(16, 16, 1, 1), strides=[2, 2]),
+        one.add("Conv", x, one.constant(16, 16, 3, 3), pads=[1] * 4, strides=[2, 2]),
+        one.add("Conv", x, one.constant(16, 16, 5, 5), pads=[2, 1, 2, 3], strides=[2, 2]),
+    ]
+    one.add("Add", one.add("Add", *parts[:2]), parts[2])
+    model = one.write(tmp_path / "m.onnx", [1, 8, 12, 12], [1, 16, 6, 6])
+    program = imported(tmp_path / "allowed", model, ALLOWED)
+    assert not any(task.name.startswith("pad") for task in program.tasks)
+    (maker,) = (task for task in program.tasks if task.name.endswith("halo"))
+    assert (maker.args[-1].shape, maker.args[-1].dtype) == ((1, 16, 16, 16), "bfloat16")
+    _is_near(program, imported(tmp_path / "plain", model, PLAIN), (1, 8, 12, 12))
+
+
+@pytest.mark.parametrize("reader", ["Add", "MaxPool", "odd"])
+def test_an_image_that_others_read_as_well_is_padded_for_those_that_want_it(
+    reader: str, tmp_path: Path
+) -> None:
+    """As is one whose channels have to be filled up."""
+    one = Network()
+    channels = 15 if reader == "odd" else 16
+    x = one.add("Relu", one.add("Conv", "x", one.constant(16, 8, 1, 1)))
+    if reader == "odd":
+        x = one.add("Slice", x, *(one.whole(n) for n in ([0], [15], [1])))
+    if reader == "MaxPool":
+        y = one.add("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4)
+        x = one.add("Conv", x, one.constant(16, channels, 3, 3), pads=[1] * 4)
+        one.add("Mul", x, y)
+    elif reader == "Add":
+        one.add("Add", x, one.add("Conv", x, one.constant(16, channels, 3, 3), pads=[1] * 4))
+    else:
+        one.add("Conv", x, one.constant(16, channels, 3, 3), pads=[1] * 4)
+    model = one.write(tmp_path / "m.onnx", [1, 8, 12, 12], [1, 16, 12, 12])
+    program = imported(tmp_path / "allowed", model, ALLOWED)
+    assert not any(task.name.endswith("halo") for task in program.tasks)
+    assert any("pad" in task.name for task in program.tasks)
+    _is_near(program, imported(tmp_path / "plain", model, PLAIN), (1, 8, 12, 12))
+
+
+def _is_near(program: Program, plain: Program, shape: tuple[int, ...]) -> None:
+    given = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    exact = computed(plain, given)
+    off = computed(program, given) - exact
+    assert np.sqrt(np.mean(off**2) / np.mean(exact**2)) < 2e-2
+
+
+@pytest.mark.parametrize(
+    ("target", "columns"), [(ALLOWED, [32, 32, 80, 96]), (VECTORS, [20, 80, 96])]
+)
+def test_columns_that_are_no_whole_registers_are_filled_up(
+    target: Target, columns: list[int], tmp_path: Path
+) -> None:
+    """And cut off by what follows. In vectors few are not, and they are float32's where they are no
+    whole vectors either."""
     one = Network()
     x = one.add("MatMul", "x", one.constant(48, 72))
     x = one.add("Relu", one.add("MatMul", one.add("Relu", x), one.constant(72, 88)))
     x = one.add("Relu", one.add("MatMul", x, one.constant(88, 20)))
-    one.add("MatMul", x, one.constant(20, 22))
-    model = one.write(tmp_path / "m.onnx", [8, 48], [8, 22])
-    program = imported(tmp_path / "allowed", model, ALLOWED)
-    names = [task.name for task in program.tasks]
-    assert sum("halves" in name for name in names) == 3
+    x = one.add("Relu", one.add("MatMul", x, one.constant(20, 22)))
+    one.add("MatMul", x, one.constant(22, 6))
+    model = one.write(tmp_path / "m.onnx", [8, 48], [8, 6])
+    program = imported(tmp_path / "allowed", model, target)
     packed = [task.args[1].shape for task in program.tasks if "halves" in task.name]
-    assert sorted(shape[1] for shape in packed) == [20, 80, 96]
-    given = np.random.default_rng(0).normal(size=(8, 48)).astype(np.float32)
-    exact = computed(imported(tmp_path / "plain", model, PLAIN), given)
-    off = computed(program, given) - exact
-    assert np.sqrt(np.mean(off**2) / np.mean(exact**2)) < 2e-2
+    assert sorted(shape[1] for shape in packed) == columns
+    _is_near(program, imported(tmp_path / "plain", model, PLAIN), (8, 48))
+
+
+@pytest.mark.parametrize(("steps", "dtype"), [(1, "float32"), (2, "bfloat16")])
+def test_single_channels_in_steps_are_read_rounded(steps: int, dtype: str, tmp_path: Path) -> None:
+    one = Network()
+    x = one.add("Relu", one.add("Conv", "x", one.constant(32, 8, 1, 1)))
+    window = {"group": 32, "pads": [1] * 4, "strides": [steps] * 2}
+    x = one.add("Relu", one.add("Conv", x, one.constant(32, 1, 3, 3), one.constant(32), **window))
+    one.add("Conv", x, one.constant(16, 32, 1, 1))
+    size = 12 // steps
+    model = one.write(tmp_path / "m.onnx", [1, 8, 12, 12], [1, 16, size, size])
+    program = imported(tmp_path / "allowed", model, ALLOWED)
+    (task,) = (t for t in program.tasks if t.name.startswith("conv2d") and "halves" not in t.name)
+    found = [arg.dtype for arg in task.args]
+    assert found == [dtype, "float32", "float32", "bfloat16"]
+    assert task.float_flops(("amx_bf16", "avx512_bf16")) == task.flops, "it multiplies float32"
+    _is_near(program, imported(tmp_path / "plain", model, PLAIN), (1, 8, 12, 12))
 
 
 def test_a_result_is_not_rounded(tmp_path: Path) -> None:

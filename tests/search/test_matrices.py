@@ -61,7 +61,7 @@ def _spaces() -> dict[str, Callable[[Any, Any], Any]]:
     [
         ("program", MATRICES, "amx_int8", "matrix", 3),
         ("program", MATRICES, "amx_int8", "overlapped", 1),
-        ("rounded", ROUNDING, "amx_bf16", "matrix", 5),
+        ("rounded", ROUNDING, "amx_bf16", "matrix", 6),
         ("rounded", ROUNDING, "amx_bf16", "overlapped", 1),
     ],
 )
