@@ -33,7 +33,7 @@ DEFAULT_ENOUGH = 0.01
     show_default=True,
     help="Comma-separated: llvm, cuda, a kind with attributes (llvm:mcpu=znver5), a TVM tag, host. "
     "cuda:precision=tf32 allows that factors of float32 products are rounded to ten bits, "
-    "llvm:precision=bfloat16, for processors with AMX, to seven.",
+    "llvm:precision=bfloat16, for processors with AMX or AVX-512 BF16, to seven.",
 )
 @click.option("--trials", type=click.IntRange(min=1), help="Candidates to measure per target.")
 @click.option(

@@ -95,9 +95,9 @@ def _able(target: Target, devices: tuple[Device, ...]) -> tuple[Device, ...]:
     if target.kind != "llvm":
         return devices
     serving = [device for device in devices if target.admits(device.target)]
-    able = tuple(device for device in serving if can_round(target, device.features))
+    able = tuple(device for device in serving if can_round(target, device))
     if serving and not able:
-        check_bfloat16(target, serving[0].features)
+        check_bfloat16(target, serving[0])
     return able or devices
 
 
@@ -143,7 +143,7 @@ def by_file(home: Home, directory: Path, text: str) -> list[JobTarget]:
         say = partial(click.echo, err=True)
         device = await_device(directory, wanted.hardware, say)
         if target.kind == "llvm":
-            check_bfloat16(wanted, device.features)
+            check_bfloat16(wanted, device)
         resolved = wanted.with_attrs(dict(device.target.attrs))
         if not any((t.resolved, t.device) == (resolved, device) for t in chosen):
             chosen.append(JobTarget(target.text, resolved, device, toolchain))

@@ -7,8 +7,7 @@ instruction is as well.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
+from tunefarm.devices.device import Device
 from tunefarm.devices.neighbours import multiplies_pairs_of_bfloat16
 from tunefarm.devices.target import Target
 from tunefarm.errors import UnsupportedTarget
@@ -31,20 +30,23 @@ def rounds_factors(target: Target) -> bool:
     return True
 
 
-def can_round(target: Target, features: Collection[str]) -> bool:
-    """Whether a processor with these features can do what `target` allows."""
-    return target.get("precision") is None or _FEATURE in features
+def can_round(target: Target, device: Device) -> bool:
+    """Whether a processor can do what `target` allows: it has the instruction, and is called what
+    the compiler knows to have it."""
+    if target.get("precision") is None:
+        return True
+    return _FEATURE in device.features and multiplies_pairs_of_bfloat16(device.target)
 
 
-def check_bfloat16(target: Target, features: Collection[str]) -> None:
+def check_bfloat16(target: Target, device: Device) -> None:
     """Refuse a device that cannot do what `target` allows.
 
     Raises:
-        UnsupportedTarget: `target` allows bfloat16, and a device with these features cannot.
+        UnsupportedTarget: `target` allows bfloat16, and the device cannot.
     """
-    if not can_round(target, features):
-        reason = "this processor does not multiply bfloat16, or the system keeps that back"
-        raise _refused(target, reason)
+    if not can_round(target, device):
+        called = device.target.get("mcpu")
+        raise _refused(target, f"{device.id}, built for as {called}, does not multiply bfloat16")
 
 
 def _refused(target: Target, reason: str) -> UnsupportedTarget:

@@ -69,14 +69,16 @@ class TuningTask:
 
     def fewest_flops(self, features: Collection[str] = ()) -> float:
         """What a kernel takes by any algorithm that is known: of a convolution with 3x3 or 5x5 taps
-        and without stride, channels last, a sixth (minimal filtering takes 64 products for 16 times
-        25 at the least); of what makes a number of 8 bits of each such number, those of 256."""
+        and without stride, channels last, not of bfloat16, a sixth (minimal filtering takes 64
+        products for 16 times 25 at the least); of what makes a number of 8 bits of each such
+        number, those of 256."""
         image, result = self.args[0].shape, self.args[-1].shape
         fewest = self.float_flops(features)
         if self._is_of_bytes_alone:
             return fewest * min(1.0, 256 / math.prod(result))
+        weights = (self.args[place] for place in self.constants)
         for taps, columns, channels, _, *together in (
-            self.args[place].shape for place in self.constants if len(self.args[place].shape) >= 4
+            one.shape for one in weights if len(one.shape) >= 4 and one.dtype != "bfloat16"
         ):
             filtered = taps == columns and taps in (3, 5) and channels * math.prod(together) > 1
             # Four integers at once are four times as many: none is saved.

@@ -8,6 +8,7 @@ imported by all of them at once, is most of what starting takes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -46,18 +47,42 @@ def end_own_ray() -> None:
     import psutil
     import ray
 
-    ours = [one for one in psutil.Process().children() if one.name() in ("raylet", "gcs_server")]
-    started = [*ours, *(worker for one in ours for worker in one.children(recursive=True))]
-    ray.shutdown()
-    end(started)
+    started: list[Any] = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # it has just ended
+            if child.name() in ("raylet", "gcs_server"):
+                started += [child, *child.children(recursive=True)]
+    try:
+        ray.shutdown()
+    finally:
+        end(started)
 
 
 def end(processes: Sequence[Any]) -> None:
     """Wait for them, and kill those that take their time."""
     import psutil
 
-    _, left = psutil.wait_procs(processes, timeout=STOP_LIMIT_S)
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
+    for process in _outlasting(processes):
+        with suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(left, timeout=STOP_LIMIT_S)
+    _outlasting(processes)
+
+
+def _outlasting(processes: Sequence[Any]) -> list[Any]:
+    """Those that are still there when they have had their time."""
+    until, left = time.monotonic() + STOP_LIMIT_S, list(processes)
+    while left := [one for one in left if is_alive(one)]:
+        if time.monotonic() > until:
+            break
+        time.sleep(0.02)
+    return left
+
+
+def is_alive(process: Any) -> bool:
+    """One that nobody has asked for its end is not."""
+    import psutil
+
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

@@ -105,7 +105,7 @@ class Proposer:
         pool: dict[str, _Known] = {}
         self._fill(pool, count, flying)
         free = [one for one in pool.values() if not one.modelled]
-        if free and self._ranker.ready:
+        if free and self._ranker.ready and len(pool) >= count:
             self._fill(pool, len(pool) + (self.OVERSAMPLE - 1) * len(free), flying)
         chosen = self._choose(list(pool.values()), count)
         for one in chosen:
@@ -134,6 +134,8 @@ class Proposer:
             self._strategy.update([Evaluated(point, None)])
         elif one.candidate.id not in self._seen:
             pool.setdefault(one.candidate.id, one)
+        else:
+            self._asked.add(point)
 
     def _realise(self, point: Point) -> _Known | None:
         proposal = self._space.realise(point, self._rng.randrange(2**31))

@@ -61,7 +61,8 @@ class Instructions:
         data: type of the operand that is no constant.
         stored: what both operands are of when they are read; empty: the data as it is, the weights
             of 8 bits.
-        columns: that they take at once, at the least: the result's are a multiple of them.
+        columns: that they take at once, at the least: the result's are a multiple of them, of
+            bfloat16 where they are filled up (`roundable.filled_columns`).
         groups: how terms are added up at once; none where the weights are read in lines.
         filled: what the number of terms is a multiple of; on a GPU, what is copied at once at the
             least.

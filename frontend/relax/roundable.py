@@ -8,7 +8,7 @@ multiply in float32; those without steps would take longer to make them wide tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -29,6 +29,11 @@ VECTOR = 4
 HALF = 8
 """Columns that are worth as many zeros, for a whole matrix register."""
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.concat", "relax.nn.max_pool2d")
+_SHOW = (
+    *(*_MOVES, "relax.squeeze", "relax.expand_dims", "relax.strided_slice", "relax.split"),
+    *("relax.broadcast_to", "relax.flatten", "relax.take", "relax.flip", "relax.astype"),
+)
+"""What has numbers of its argument in its result."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +42,9 @@ class Roundable:
 
     Attributes:
         products: with constants, of whole registers or vectors.
-        singles: convolutions of one channel at a time, in steps.
-        tensors: variables that these read, or that what they read is moved from; none that is a
-            result, or moved to be one: nobody has allowed to round those.
+        singles: convolutions of one channel at a time, in steps, of what nothing else reads.
+        tensors: variables that these read, or that what they read is moved from; none whose numbers
+            are in a result: nobody has allowed to round those.
         room: of those, images that are stored with zeros around them, and how many: where
             convolutions alone read them, and whatever makes them can go on with it.
     """
@@ -59,18 +64,20 @@ def roundable(function: Any, matrices: bool) -> Roundable:
     bound = {one.var: one.value for block in function.body.blocks for one in block.bindings}
     products = frozenset(call for call in bound.values() if _is_product(call, matrices))
     singles = frozenset(call for call in bound.values() if _is_of_single_channels(call))
-    result = bound.get(function.body.body, function.body.body)
-    kept = result.fields if isinstance(result, relax.Tuple) else [function.body.body]
-    tensors = _paths((call.args[0] for call in products | singles), bound) - _paths(kept, bound)
     readers: dict[Any, list[Any]] = {}
     for call in products | singles:
         readers.setdefault(call.args[0], []).append(call)
     uses = uses_of(function)
+    alone = {image for image, reading in readers.items() if uses[image] == len(reading)}
+    singles = frozenset(call for call in singles if call.args[0] in alone)
+    result = bound.get(function.body.body, function.body.body)
+    kept = result.fields if isinstance(result, relax.Tuple) else [function.body.body]
+    read = _paths((call.args[0] for call in products | singles), bound, _MOVES)
+    tensors = read - _paths(kept, bound, _SHOW)
     room = {}
-    for image in tensors & readers.keys():
-        reading = readers[image]
+    for image in tensors & alone:
         makes = is_call(bound.get(image), *GO_ON) and is_filled(image)
-        if uses[image] == len(reading) and makes and (around := _room(image, reading, products)):
+        if makes and (around := _room(image, readers[image], products)):
             room[image] = around
     return Roundable(products, singles, frozenset(tensors), room)
 
@@ -78,14 +85,21 @@ def roundable(function: Any, matrices: bool) -> Roundable:
 def moved(value: Any) -> list[Any]:
     """What a call of float32 moves, or takes the largest of; nothing where it does something
     else."""
-    if not is_call(value, *_MOVES) or dtype_of(value) != "float32":
+    return _arguments(value, _MOVES)
+
+
+def _arguments(call: Any, operators: Collection[str]) -> list[Any]:
+    """Of a call of one of these, in float32, the tensors; none where they are not told apart."""
+    if not is_call(call, *operators):
         return []
-    first = value.args[0]
-    return list(first.fields) if isinstance(first, relax.Tuple) else [first]
+    first = call.args[0]
+    fields = list(first.fields) if isinstance(first, relax.Tuple) else [first]
+    return fields if all(dtype_of(one) == "float32" for one in fields) else []
 
 
 def dtype_of(value: Any) -> str:
-    return str(value.ty.dtype)
+    """Of a tensor; nothing of a tuple."""
+    return str(getattr(value.ty, "dtype", ""))
 
 
 def is_filled(data: Any) -> bool:
@@ -93,19 +107,20 @@ def is_filled(data: Any) -> bool:
     return bool(int(data.ty.shape[-1]) % HALVES.filled == 0)
 
 
-def _paths(values: Iterable[Any], bound: Mapping[Any, Any]) -> set[Any]:
-    """The values, and what they are moved from, to where that is made."""
+def _paths(values: Iterable[Any], bound: Mapping[Any, Any], operators: Collection[str]) -> set[Any]:
+    """The variables among the values, and those that `operators` make them from."""
     found, ahead = set[Any](), list(values)
     while ahead:
         one = ahead.pop()
-        if one not in found:
+        if isinstance(one, relax.Var) and one not in found:
             found.add(one)
-            ahead += moved(bound.get(one))
+            ahead += _arguments(bound.get(one), operators)
     return found
 
 
 def _room(image: Any, reading: list[Any], products: frozenset[Any]) -> Room | None:
-    """As much as the one wants that wants most; None where none of them gains."""
+    """As much as the one wants that wants most; None where none of them gains, or none that
+    multiplies bfloat16 does and it is much (`halos.MOST`)."""
     if not all(is_call(call, CONVOLUTION) for call in reading):
         return None
     above, left, below, right = map(

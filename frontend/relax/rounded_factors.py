@@ -89,7 +89,9 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
             super().visit_var_binding_(binding)
             return
         made = self.visit_expr(value)
-        new = self._moved(made) if moved(made) else self._cast(self.builder_.emit(made))
+        new = self._moved(made)
+        if new is None:
+            new = _cast(self.builder_.emit(made))
         rounded = self.builder_.emit(new)
         if binding.var in self._found.room:
             top, left, bottom, right = self._found.room[binding.var]
@@ -125,26 +127,31 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         return self._kernel(call, data, window)
 
     def _rounded(self, value: Any) -> Any:
-        """The same numbers as they are stored, made once. An input, or what is a result as well, is
-        rounded for products alone."""
+        """The same numbers as they are stored, made once. An input, or what is in a result as well,
+        is rounded for products alone."""
         made = self.lookup_binding(value)
         if _is_rounded(made):
             return made.args[0]
         if value not in self._known:
-            self._known[value] = self.builder_.emit(
-                self._moved(made) if moved(made) else self._cast(value)
-            )
+            new = self._moved(made)
+            self._known[value] = self.builder_.emit(_cast(value) if new is None else new)
         return self._known[value]
 
-    def _cast(self, value: Any) -> Any:
-        return relax.op.astype(value, BFLOAT16)
-
-    def _moved(self, call: Any) -> Any:
-        """The same move of rounded numbers."""
-        numbers = [self._rounded(one) for one in moved(call)]
+    def _moved(self, call: Any) -> Any | None:
+        """The same move of rounded numbers; None where there are none, or not all are."""
+        numbers = [self._at_hand(one) for one in moved(call)]
+        if not numbers or any(one is None for one in numbers):
+            return None
         several = isinstance(call.args[0], relax.Tuple)
         first = relax.Tuple(numbers) if several else numbers[0]
         return relax.Call(call.op, [first, *call.args[1:]], call.attrs)
+
+    def _at_hand(self, value: Any) -> Any | None:
+        """Its rounded numbers, where there are some."""
+        if isinstance(value, tvm.ir.GenericConst):
+            return relax.const(value.value.numpy().astype(numpy_dtype(BFLOAT16)), BFLOAT16)
+        made = self.lookup_binding(value)
+        return made.args[0] if _is_rounded(made) else self._known.get(value)
 
     def _padded(self, data: Any, padding: Room) -> Any:
         """By a kernel of its own: what one holds in bfloat16 inside is float32 when it has been
@@ -186,6 +193,10 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
             return product
         whole, last = self.builder_.emit(product), len(call.ty.shape) - 1
         return relax.op.strided_slice(whole, [last], [0], [columns])
+
+
+def _cast(value: Any) -> Any:
+    return relax.op.astype(value, BFLOAT16)
 
 
 def _is_rounded(made: Any) -> bool:

@@ -24,6 +24,7 @@ from tvm import tirx
 from tvm_ffi import structural_map
 
 from tunefarm.devices.neighbours import FOURS, NARROW, PAIRS, Groups
+from tunefarm.search.kernels.splice import with_note, without_note
 
 LENGTHS = (16, 8, 4)
 """Sums of a vector."""
@@ -124,11 +125,7 @@ def importing(function: Any) -> Any:
     def noted(loop: Any) -> Any:
         if KEY not in loop.annotations:
             return loop
-        notes = {name: value for name, value in loop.annotations.items() if name != KEY}
-        notes["pragma_import_llvm"] = text
-        return tirx.For(
-            loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=notes
-        )
+        return with_note(without_note(loop, KEY, loop.body), "pragma_import_llvm", text)
 
     return function.with_body(structural_map(function.body, (tirx.For, noted)))
 

@@ -59,6 +59,12 @@ def without_note(loop: Any, key: str, body: Any) -> Any:
     return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=notes)
 
 
+def with_note(loop: Any, key: str, note: Any) -> Any:
+    """`loop` with an annotation more."""
+    notes = {**loop.annotations, key: note}
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=notes)
+
+
 def renamed(node: Any, names: Mapping[Any, Any]) -> Any:
     """`node` with what `names` has for some of its variables, buffers among them; indices are cast
     to what the variable is of, for imported networks have them of 64 bits."""

@@ -135,6 +135,11 @@ class Reduction:
         """That are added up at once: one, of floats."""
         return prod(self.together)
 
+    @property
+    def is_widened(self) -> bool:
+        """Whether what it makes is stored in fewer bits than it is computed in."""
+        return str(self.block.node.writes[0].source.dtype) == "bfloat16"
+
     def extent(self, axis: int) -> int:
         return self.block.axes[axis].extent
 
@@ -274,8 +279,12 @@ def reduction_at(
 
 
 def _is_single_float(block: Stage) -> bool:
+    """Whether it computes in float32. So does the largest of numbers of bfloat16, which is one of
+    them, once it has been lowered."""
     tensors = [block.node.writes[0].source, *(region.source for region in block.node.reads)]
-    return all(str(tensor.dtype) == "float32" for tensor in tensors)
+    types = {str(tensor.dtype) for tensor in tensors}
+    largest = isinstance(block.node.body.value, tirx.Max)
+    return types == {"float32"} or (largest and types == {"bfloat16"})
 
 
 def _followers(block: Stage, stages: Sequence[Stage]) -> tuple[Sequence[Stage], Sequence[Stage]]:

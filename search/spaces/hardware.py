@@ -69,8 +69,8 @@ def multiplying(target: Target, groups: Groups, rounded: bool = False) -> Hardwa
     bits, by those that multiply. (On a Zen 3 three are done in the time of four, and tiles with
     many broadcasts are slower than others by as much as if that held for those, too.) Pairs of
     bytes are multiplied by two, and ones are kept in a register for the second. Of pairs of
-    bfloat16 (`rounded`) an Intel with AMX does one in two cycles, by a loop that was timed; of
-    AMD's, as many as multiply-adds are taken to be done.
+    bfloat16 (`rounded`) an Intel with AMX does one in two cycles, as a product took, which is taken
+    for Intel's others as well; of AMD's, as many as multiply-adds are taken to be done.
     """
     machine, known = hardware(target), neighbours_of(target)
     if rounded:

@@ -39,8 +39,8 @@ from tunefarm.search.spaces.tile import (
     Tile,
     divisors,
     in_order,
-    is_window,
     longest,
+    slid_over,
     tiled_rows,
 )
 from tunefarm.search.spaces.tile_estimate import estimate, tile_figures
@@ -334,11 +334,8 @@ def may_unroll(form: Reduction, tile: Tile, machine: Hardware) -> bool:
     spare = _spare(form, machine, tile.rows, tile.planes, tile.vectors, tile.lanes)
     free = 1 if form.product and machine.broadcast_registers else 0
     instructions = 1 if form.rounded else {PAIRS: 2, NARROW: 3}.get(form.together, 1)
-    limit = (
-        WINDOW_LIMIT
-        if is_window(form) and tile.unroll >= form.extent(longest(form))
-        else UNROLLED_LIMIT
-    )
+    line = slid_over(form) is not None and tile.unroll >= form.extent(longest(form))
+    limit = WINDOW_LIMIT if line else UNROLLED_LIMIT
     return spare >= free and tile.accumulators * tile.unroll * instructions <= limit
 
 
@@ -346,7 +343,7 @@ def unroll_choices(form: Reduction) -> list[int]:
     """Steps of the longest reduction in a text; of a window, also those of a line, and all."""
     line = form.extent(longest(form))
     known = [u for u in (1, 2, 4, 8) if line % u == 0]
-    return sorted({*known, line, form.depth}) if is_window(form) else known
+    return sorted({*known, line, form.depth}) if slid_over(form) is not None else known
 
 
 def can_pad(form: Reduction, machine: Hardware) -> bool:
@@ -377,7 +374,9 @@ def column_tiles(form: Reduction, machine: Hardware) -> list[tuple[int, int]]:
     widest: dict[int, int] = {}
     limit = form.limits[form.column]
     widths = [w for w in machine.widths() if limit % w == 0]
-    if max(widths, default=0) < machine.lanes // 2:
+    if form.together:
+        widths = [w for w in widths if w in LENGTHS]
+    elif max(widths, default=0) < machine.lanes // 2:
         # Vectors of 7 or 14 are better than none, or than short ones: compilers split them.
         odd = [w for w in divisors(limit) if max(4, *widths, 0) <= w]
         whole = [w for w in odd if w <= machine.lanes]

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from math import ceil, prod
 
-from tunefarm.search.spaces.form import Reduction
+from tunefarm.search.spaces.form import Operand, Reduction
 
 LIGHT = 4
 """Operations on an element that compilers put into vectors under a comparison of its column. Of an
@@ -91,18 +91,22 @@ def reduction_order(form: Reduction) -> list[int]:
     return [*(axis for axis in form.reductions if axis != last), last]
 
 
-def is_window(form: Reduction) -> bool:
-    """Whether it sums over a small window of one channel at a time."""
-    other = form.other
-    single = form.product and other is not None and other.strides[form.column] not in (0, None)
-    return single and not form.together and 1 < form.depth <= LARGEST_WINDOW
+def slid_over(form: Reduction) -> Operand | None:
+    """What a window of one channel at a time slides over, a small one; None for other sums, and
+    for the largest of float32, which has it from memory where it is."""
+    image = form.other if form.product else (form.vector if form.is_widened else None)
+    single = image is not None and image.strides[form.column] not in (0, None)
+    small = not form.together and 1 < form.depth <= LARGEST_WINDOW
+    return image if single and small else None
 
 
 def distinct(form: Reduction, tile: Tile) -> float:
-    """Of what the rows of a window's tile read, the share that is loaded: a text with all steps of
-    a line, or of the window, has each element that they read alike but once."""
-    assert form.other is not None, "a window's"
-    share, last, strides = 1.0, longest(form), form.other.strides
+    """Of what the rows of a tile read, the share that is loaded: a text with all steps of a
+    window's line, or of the window, has each element that they read alike but once."""
+    image = slid_over(form)
+    if image is None:
+        return 1.0
+    share, last, strides = 1.0, longest(form), image.strides
     for axis, size in zip(tiled_rows(form), (tile.planes, tile.rows), strict=True):
         for taps in form.reductions:
             extent, step = form.extent(taps), strides[taps]

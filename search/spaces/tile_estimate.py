@@ -11,7 +11,6 @@ from tunefarm.search.spaces.tile import (
     Before,
     Tile,
     distinct,
-    is_window,
     longest,
     parallel_tasks,
     tile_counts,
@@ -119,14 +118,13 @@ def tile_figures(form: Reduction, tile: Tile, machine: Hardware) -> tuple[float,
 
 def loads_of_step(form: Reduction, tile: Tile, machine: Hardware) -> float:
     """Cycles for a step's loads: its vectors, and broadcasts where no multiply-add does them."""
-    vector = 4.0 * tile.lanes / machine.stream
+    vector, share = 4.0 * tile.lanes / machine.stream, distinct(form, tile)
     other = form.other
     if not form.product:
         # Strided vectors are put together element by element.
         apart = form.vector.strides[form.column] not in (0, 1)
-        return tile.accumulators * (SCATTERED * tile.lanes if apart else vector)
+        return tile.accumulators * share * (SCATTERED * tile.lanes if apart else vector)
     if other is None or other.strides[form.column] != 0:
-        share = distinct(form, tile) if is_window(form) else 1.0
         return (tile.vectors + tile.accumulators * share) * vector
     broadcasts = tile.rows * tile.planes / machine.loads if machine.loads else 0.0
     return tile.vectors * vector + broadcasts + 3.0 * conflicts(form, tile)

@@ -9,6 +9,7 @@ import pytest
 from tunefarm.cli.targets import targets_of
 from tunefarm.devices.device import Device
 from tunefarm.devices.registry import register
+from tunefarm.devices.target import make_target
 from tunefarm.errors import UnsupportedTarget
 from tunefarm.home import Home
 
@@ -16,7 +17,7 @@ ROUNDING = "llvm:precision=bfloat16"
 
 
 def test_of_several_devices_one_that_can_do_what_is_allowed(home: Home, device: Device) -> None:
-    able = replace(device, id="cpu-able", features=(*device.features, "avx512_bf16"))
+    able = _called(device, "cpu-able", "znver4")
     for one in (device, able):
         register(home, one)
     (chosen,), skipped = targets_of(home, (device, able), ROUNDING, "fail")
@@ -40,3 +41,19 @@ def test_it_is_skipped_where_others_are_wanted_too(home: Home, device: Device) -
     (chosen,), skipped = targets_of(home, (device,), f"llvm,{ROUNDING}", "skip")
     assert chosen.name == "llvm"
     assert "does not multiply bfloat16" in skipped[ROUNDING]
+
+
+def test_a_device_is_held_to_what_it_is_called(home: Home, device: Device) -> None:
+    """As one that hides its matrix registers: code for it has none of what it is not known for."""
+    hidden = _called(device, "cpu-hidden", "icelake-server")
+    register(home, hidden)
+    (chosen,), skipped = targets_of(home, (hidden,), f"llvm,{ROUNDING}", "skip")
+    assert chosen.name == "llvm"
+    assert "cpu-hidden, built for as icelake-server, does not multiply" in skipped[ROUNDING]
+
+
+def _called(device: Device, name: str, mcpu: str) -> Device:
+    """One that has the instruction, and is called so by the compiler."""
+    features = (*device.features, "avx512_bf16")
+    target = make_target("llvm", {"mcpu": mcpu, "num-cores": 2})
+    return replace(device, id=name, features=features, target=target)

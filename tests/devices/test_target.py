@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 
 from tests import strategies as our
-from tunefarm.devices.bfloat16 import check_bfloat16
 from tunefarm.devices.target import (
     Target,
     make_target,
@@ -70,15 +69,6 @@ def test_what_kernels_may_do_is_nothing_of_the_hardware() -> None:
     assert half.admits(make_target("llvm", {"mcpu": "sapphirerapids", "num-cores": 2}))
     assert half.hardware == parse_target("llvm:mcpu=sapphirerapids:precision=float32")
     assert parse_target("cuda:arch=sm_80:precision=float32") == device, "as it is anyway"
-
-
-def test_bfloat16_takes_an_instruction_for_it() -> None:
-    for text in ("llvm", "llvm:precision=float32"):
-        check_bfloat16(parse_target(text), ("avx2",))
-    check_bfloat16(parse_target("llvm:precision=bfloat16"), ("avx2", "avx512_bf16"))
-    with pytest.raises(UnsupportedTarget, match="does not multiply bfloat16") as caught:
-        check_bfloat16(parse_target("llvm:precision=bfloat16"), ("avx2", "avx512_vnni"))
-    assert caught.value.exit_code == 4
 
 
 @pytest.mark.tvm

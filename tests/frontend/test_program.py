@@ -62,14 +62,15 @@ def test_matrix_registers_do_more_than_filtering_saves(taps: int, flops: float) 
     assert one.float_flops(("avx2",)) == 150.0
 
 
-def test_matrix_registers_are_for_products_of_bfloat16() -> None:
+def test_products_of_bfloat16_are_in_matrix_registers_or_in_pairs() -> None:
     """Which have their weights in pairs; what only reads and writes such numbers is none."""
     image, kinds = (1, 14, 14, 16), ("bfloat16", "bfloat16")
     product = task(image, (1, 1, 8, 32, 2), (1, 14, 14, 32), kinds)
     single = task(image, (3, 3, 1, 16), image, kinds)
     assert product.fewest_flops(("amx_bf16",)) == 600.0 / 16
+    assert product.fewest_flops(("avx512_bf16",)) == 600.0 / 2
     assert product.fewest_flops(("amx_int8",)) == 600.0
-    assert single.fewest_flops(("amx_bf16",)) == 600.0
+    assert single.fewest_flops(("amx_bf16", "avx512_bf16")) == 600.0
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,62 @@ def test_what_is_joined_and_pooled_is_rounded_before(tmp_path: Path) -> None:
     _is_near(program, imported(tmp_path / "plain", model, PLAIN), (1, 8, 12, 12))
 
 
+@pytest.mark.parametrize("settings", [{"pads": [1] * 4}, {"ceil_mode": 1}])
+def test_pools_of_rounded_numbers_have_nothing_around_them(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Less than any number, and rounded it still is."""
+    one = Network()
+    x = one.add("Conv", "x", one.constant(16, 8, 1, 1))
+    pooled = one.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], **settings)
+    one.add("Conv", pooled, one.constant(16, 16, 1, 1))
+    model = one.write(tmp_path / "m.onnx", [1, 8, 12, 12], [1, 16, 6, 6])
+    program = imported(tmp_path / "allowed", model, ALLOWED)
+    (task,) = (task for task in program.tasks if task.name.startswith("max_pool2d"))
+    assert {arg.dtype for arg in task.args} == {"bfloat16"}
+    _is_near(program, imported(tmp_path / "plain", model, PLAIN), (1, 8, 12, 12))
+
+
+def test_constants_are_joined_rounded(tmp_path: Path) -> None:
+    one = Network()
+    x = one.add("Relu", one.add("MatMul", "x", one.constant(48, 32)))
+    joined = one.add("Concat", x, one.constant(8, 16), axis=1)
+    one.add("MatMul", joined, one.constant(48, 16))
+    model = one.write(tmp_path / "m.onnx", [8, 48], [8, 16])
+    program = imported(tmp_path / "allowed", model, ALLOWED)
+    (task,) = (task for task in program.tasks if task.name.startswith("concatenate"))
+    assert {arg.dtype for arg in task.args} == {"bfloat16"}
+    _is_near(program, imported(tmp_path / "plain", model, PLAIN), (8, 48))
+
+
+def test_what_is_joined_with_an_input_is_rounded_behind_it(tmp_path: Path) -> None:
+    """For no kernel is to round the input alone."""
+    one = Network()
+    x = one.add("Relu", one.add("MatMul", "x", one.constant(48, 32)))
+    one.add("MatMul", one.add("Concat", x, "x", axis=1), one.constant(80, 16))
+    model = one.write(tmp_path / "m.onnx", [8, 48], [8, 16])
+    program = imported(tmp_path / "allowed", model, ALLOWED)
+    (task,) = (task for task in program.tasks if task.name.startswith("concatenate"))
+    assert task.args[-1].dtype == "bfloat16"
+    _is_near(program, imported(tmp_path / "plain", model, PLAIN), (8, 48))
+
+
+def test_a_result_without_an_axis_is_not_rounded(tmp_path: Path) -> None:
+    one = Network()
+    x = one.add("Relu", one.add("MatMul", "x", one.constant(48, 32)))
+    one.nodes.append(helper.make_node("Squeeze", [x, one.whole([0])], ["s"]))
+    one.add("MatMul", x, one.constant(32, 16))
+    model = onnx.load(one.write(tmp_path / "m.onnx", [1, 8, 48], [1, 8, 16]))
+    model.graph.output.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, [8, 32]))
+    path = tmp_path / "two.onnx"
+    path.write_bytes(model.SerializeToString())
+    module = load_program_module(imported(tmp_path / "allowed", path, ALLOWED).module)
+    given = np.random.default_rng(0).normal(size=(1, 8, 48)).astype(np.float32)
+    found = called(module, given)[1].numpy()
+    halves = found.astype(numpy_dtype("bfloat16")).astype(np.float32)
+    assert (halves != found)[found > 0].mean() > 0.5
+
+
 def test_what_is_also_a_result_is_joined_as_it_is(tmp_path: Path) -> None:
     """Nobody has allowed to round that."""
     one = Network()

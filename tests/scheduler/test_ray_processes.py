@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ def test_no_process_of_a_rays_own_stays_however_busy_it_is() -> None:
     import ray
 
     from tunefarm.scheduler import farm
-    from tunefarm.scheduler.ray_processes import end_own_ray
+    from tunefarm.scheduler.ray_processes import end_own_ray, is_alive
 
     class Busy:
         def pid(self) -> int:
@@ -57,8 +58,8 @@ def test_no_process_of_a_rays_own_stays_however_busy_it_is() -> None:
         time.sleep(0.5)
     finally:
         end_own_ray()
-    assert not process.is_running()
-    assert [one for one in ray_is if one.is_running()] == []
+    assert not is_alive(process)
+    assert [one for one in ray_is if is_alive(one)] == []
 
 
 def test_who_does_not_end_is_killed() -> None:
@@ -70,4 +71,4 @@ def test_who_does_not_end_is_killed() -> None:
         assert busy.stdout is not None
         busy.stdout.readline()
         end([psutil.Process(busy.pid)])
-        assert not psutil.pid_exists(busy.pid)
+        assert busy.wait(1) == -signal.SIGKILL

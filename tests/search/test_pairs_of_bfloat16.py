@@ -97,6 +97,21 @@ def test_rows_that_no_tile_divides_have_tiles_that_overlap(workers, tmp_path: Pa
     bench.check(proposal, "overlapped")
 
 
+def test_columns_are_in_vectors_that_there_are_instructions_for(tmp_path: Path) -> None:
+    """Also where longer ones divide them, that floats would have."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.register_tile import register_tile_space
+
+    one = Network()
+    one.add("Relu", one.add("MatMul", "x", one.constant(32, 20)))
+    program = imported(tmp_path, one.write(tmp_path / "m.onnx", [8, 32], [8, 20]), VECTORS)
+    (task,) = _tasks(program)
+    space = register_tile_space(replay.load_workload(program.workload(task.id)), VECTORS)
+    assert space is not None
+    tiles = [space._tile(one.point.values) for one in space.modelled()]
+    assert {(tile.vectors, tile.lanes) for tile in tiles} == {(1, 4), (5, 4)}
+
+
 def test_what_is_held_inside_a_kernel_has_no_such_tiles(program: Program) -> None:
     """TVM's lowering makes float32 of it, which the instruction does not read."""
     from tunefarm.search import replay
