@@ -13,6 +13,7 @@ from tunefarm.devices.target import make_target
 from tunefarm.errors import UnsupportedTarget
 from tunefarm.home import Home
 
+pytestmark = pytest.mark.tvm  # it is asked what a processor has
 ROUNDING = "llvm:precision=bfloat16"
 
 
