@@ -29,8 +29,9 @@ VECTOR = 4
 HALF = 8
 """Columns that are worth as many zeros, for a whole matrix register."""
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.concat", "relax.nn.max_pool2d")
+_SPLIT = "relax.split"
 _SHOW = (
-    *(*_MOVES, "relax.squeeze", "relax.expand_dims", "relax.strided_slice", "relax.split"),
+    *(*_MOVES, "relax.squeeze", "relax.expand_dims", "relax.strided_slice", _SPLIT),
     *("relax.broadcast_to", "relax.flatten", "relax.take", "relax.flip", "relax.astype"),
 )
 """What has numbers of its argument in its result."""
@@ -113,8 +114,11 @@ def _paths(values: Iterable[Any], bound: Mapping[Any, Any], operators: Collectio
     while ahead:
         one = ahead.pop()
         if isinstance(one, relax.Var) and one not in found:
+            value = bound.get(one)
             found.add(one)
-            ahead += _arguments(bound.get(one), operators)
+            ahead += _arguments(value, operators)
+            if isinstance(value, relax.TupleGetItem) and _SPLIT in operators:
+                ahead.append(value.tuple_value)
     return found
 
 

@@ -151,13 +151,18 @@ def test_what_is_joined_with_an_input_is_rounded_behind_it(tmp_path: Path) -> No
     _is_near(program, imported(tmp_path / "plain", model, PLAIN), (8, 48))
 
 
-def test_a_result_without_an_axis_is_not_rounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["Squeeze", "Split"])
+def test_a_result_that_is_a_part_is_not_rounded(kind: str, tmp_path: Path) -> None:
     one = Network()
     x = one.add("Relu", one.add("MatMul", "x", one.constant(48, 32)))
-    one.nodes.append(helper.make_node("Squeeze", [x, one.whole([0])], ["s"]))
+    if kind == "Squeeze":
+        one.nodes.append(helper.make_node(kind, [x, one.whole([0])], ["s"]))
+    else:
+        one.nodes.append(helper.make_node(kind, [x, one.whole([8, 24])], ["s", "t"], axis=2))
     one.add("MatMul", x, one.constant(32, 16))
     model = onnx.load(one.write(tmp_path / "m.onnx", [1, 8, 48], [1, 8, 16]))
-    model.graph.output.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, [8, 32]))
+    shape = [8, 32] if kind == "Squeeze" else [1, 8, 8]
+    model.graph.output.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, shape))
     path = tmp_path / "two.onnx"
     path.write_bytes(model.SerializeToString())
     module = load_program_module(imported(tmp_path / "allowed", path, ALLOWED).module)

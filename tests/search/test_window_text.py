@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import Bench, imported
+from tests.bench import Bench, imported, needs
 from tests.float_network import Network
+from tunefarm.devices.target import parse_target
 from tunefarm.frontend.program import Program
 
 pytestmark = pytest.mark.tvm
@@ -113,3 +114,42 @@ def test_channels_that_are_added_up_are_stepped_through(target, tmp_path: Path) 
     _, _, space = _space(imported(tmp_path, model, target, "NHWC"), target)
     tiles = (space._tile(one.point.values) for one in space.modelled())
     assert {tile.unroll for tile in tiles} <= {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("pads", [0, 1])
+def test_the_largest_of_bfloat16_is_in_vectors_and_in_one_text(
+    pads: int, workers, tmp_path: Path
+) -> None:
+    """Which is made wide but once. Of float32 it is stepped through: nothing is saved."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.register_tile import register_tile_space
+
+    target = parse_target("llvm:mcpu=znver4:num-cores=2:precision=bfloat16")
+    one = Network()
+    x = one.add("Conv", "x", one.constant(32, 8, 1, 1))
+    x = one.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[pads] * 4)
+    one.add("Conv", x, one.constant(16, 32, 1, 1))
+    size = 6 + pads
+    model = one.write(tmp_path / "m.onnx", [1, 8, 13, 13], [1, 16, size, size])
+    spaces = {}
+    for precision, of in (("bfloat16", target), ("float32", target.hardware)):
+        program = imported(tmp_path / precision, model, of)
+        (task,) = (one for one in program.tasks if one.name.startswith("max_pool2d"))
+        workload = replay.load_workload(program.workload(task.id))
+        space = register_tile_space(workload, of)
+        assert space is not None
+        assert {arg.dtype for arg in task.args} == {precision}
+        spaces[precision] = program, task, space
+    _, _, plain = spaces["float32"]
+    tiles = (plain._tile(one.point.values) for one in plain.modelled())
+    assert {tile.unroll for tile in tiles} == {1}
+    needs("avx512_bf16")
+    program, task, space = spaces["bfloat16"]
+    bench = Bench(program, task, target, workers, tmp_path)
+    likeliest = {}
+    for one in sorted(space.modelled(), key=lambda one: one.seconds):
+        tile = space._tile(one.point.values)
+        likeliest.setdefault((tile.unroll, tile.before), one)
+    assert {unroll for unroll, _ in likeliest} == {1, 3, 9}
+    for number, one in enumerate(likeliest.values()):
+        bench.check(space.realise(one.point, number), str(number))
