@@ -65,7 +65,7 @@ def end(processes: Sequence[Any]) -> None:
     for process in _outlasting(processes):
         with suppress(psutil.Error):
             process.kill()
-    _outlasting(processes)
+    _outlasting(processes)  # until they are gone
 
 
 def _outlasting(processes: Sequence[Any]) -> list[Any]:

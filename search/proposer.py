@@ -56,7 +56,8 @@ class Proposer:
 
     Points that a hardware model knows come from the strategy in their order. Of the others it is
     asked for `OVERSAMPLE` times as many as are wanted; the ranker picks, and `EXPLORE` of the picks
-    are drawn from the rest, so that it also learns where it is wrong.
+    are drawn from the rest, so that it also learns where it is wrong. After `FRUITLESS` suggestions
+    in a row without anything new a space counts as used up.
     """
 
     OVERSAMPLE = 2
@@ -115,8 +116,8 @@ class Proposer:
         return tuple(one.candidate for one in chosen)
 
     def _fill(self, pool: dict[str, _Known], size: int, flying: list[Point]) -> None:
-        """Until there are `size`, or so many suggestions in a row were nothing new that the space
-        seems used up: by their number, for who asks for one at a time gets few from each call."""
+        """Until there are `size`, or the space seems used up: by the number of suggestions, not of
+        calls, for who asks for one at a time gets one from each."""
         fruitless = 0
         while len(pool) < size and fruitless < self.FRUITLESS:
             taken = [*flying, *(one.asked for one in pool.values())]
@@ -134,8 +135,6 @@ class Proposer:
             self._strategy.update([Evaluated(point, None)])
         elif one.candidate.id not in self._seen:
             pool.setdefault(one.candidate.id, one)
-        else:
-            self._asked.add(point)
 
     def _realise(self, point: Point) -> _Known | None:
         proposal = self._space.realise(point, self._rng.randrange(2**31))

@@ -153,3 +153,24 @@ def test_the_largest_of_bfloat16_is_in_vectors_and_in_one_text(
     assert {unroll for unroll, _ in likeliest} == {1, 3, 9}
     for number, one in enumerate(likeliest.values()):
         bench.check(space.realise(one.point, number), str(number))
+
+
+def test_rows_of_bfloat16_are_folded(workers, tmp_path: Path) -> None:
+    """Of which the last axis is pooled, on the way to a product."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.fold import fold_space
+
+    target = parse_target("llvm:mcpu=znver4:num-cores=2:precision=bfloat16")
+    one = Network()
+    x = one.add("MaxPool", one.add("Relu", "x"), kernel_shape=[3, 3], strides=[2, 2])
+    one.add("MatMul", one.add("Reshape", x, one.whole([8, 961])), one.constant(961, 16))
+    model = one.write(tmp_path / "m.onnx", [1, 8, 63, 63], [8, 16])
+    program = imported(tmp_path, model, target, "NCHW")
+    (task,) = (one for one in program.tasks if one.name.startswith("max_pool2d"))
+    assert {arg.dtype for arg in task.args} == {"bfloat16"}
+    needs("avx512_bf16")
+    bench = Bench(program, task, target, workers, tmp_path)
+    space = fold_space(replay.load_workload(program.workload(task.id)), target)
+    assert space is not None
+    for number, one in enumerate(space.modelled()):
+        bench.check(space.realise(one.point, number), str(number))
