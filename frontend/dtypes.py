@@ -9,7 +9,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-HALF = ("float16", "bfloat16")
+BFLOAT16 = "bfloat16"
+HALF = ("float16", BFLOAT16)
 TF32 = "tf32"
 """float32 of which products see ten bits, on tensor cores; no tensor is of that type."""
 ROUGH = (*HALF, TF32)

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefarm.frontend.dtypes import BYTES, BYTES_KEPT
+from tunefarm.frontend.dtypes import BFLOAT16, BYTES, BYTES_KEPT
+
+ATTENTION = "attention"
+"""Name of a kernel that is two products with a softmax between them."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class TuningTask:
 
     def float_flops(self, features: Collection[str] = ()) -> float:
         """Operations on float32 that take a processor as long: see `as_floats`."""
-        return as_floats(self.flops, [(arg.shape, arg.dtype) for arg in self.args], features)
+        args = [(arg.shape, arg.dtype) for arg in self.args]
+        return as_floats(self.name, self.flops, args, features)
 
     def fewest_flops(self, features: Collection[str] = ()) -> float:
         """What a kernel takes by any algorithm that is known: of a convolution with 3x3 or 5x5 taps
@@ -100,12 +104,15 @@ class TuningTask:
 
 
 def as_floats(
-    flops: float, args: Sequence[tuple[Sequence[int], str]], features: Collection[str] = ()
+    kernel: str,
+    flops: float,
+    args: Sequence[tuple[Sequence[int], str]],
+    features: Collection[str] = (),
 ) -> float:
-    """Operations on float32 that take a processor as long at best as `flops` of a kernel with
-    arguments of these shapes and types: of products of 8 bits one instruction does four times as
-    many, of those of 16 twice, integers or bfloat16; and in matrix registers thirty-two times as
-    many are done in a cycle, of bfloat16 sixteen times.
+    """Operations on float32 that take a processor as long at best as `flops` of a kernel of this
+    name, with arguments of these shapes and types: of products of 8 bits one instruction does four
+    times as many, of those of 16 twice, integers or bfloat16; and in matrix registers thirty-two
+    times as many are done in a cycle, of bfloat16 sixteen times.
 
     Args:
         features: of the processor, by the system's names.
@@ -113,8 +120,9 @@ def as_floats(
     dtypes = [dtype for _, dtype in args]
     if {"uint8", "int8"} <= set(dtypes):
         return flops / (32 if "amx_int8" in features else 4)
-    pairs = any(dtype == "bfloat16" and list(shape[-1:]) == [2] for shape, dtype in args)
-    if pairs and dtypes.count("bfloat16") > 1:
+    halves, paired = dtypes.count(BFLOAT16), (BFLOAT16, [2])
+    pairs = halves > 1 and any((dtype, list(shape[-1:])) == paired for shape, dtype in args)
+    if pairs or (halves and kernel == ATTENTION):
         return flops / (16 if "amx_bf16" in features else 2 if "avx512_bf16" in features else 1)
     return flops / 2 if dtypes.count(BYTES_KEPT) > 1 else flops
 

@@ -31,7 +31,7 @@ from tunefarm.results.manifest import LIBRARY, SCHEMA, WEIGHTS
 from tunefarm.results.pieces import described
 from tunefarm.results.sbom import sbom
 from tunefarm.results.shipped import previous
-from tunefarm.search.candidate import IN_MATRICES
+from tunefarm.search.candidate import IN_MATRICES, MATRIX_ATTENTION
 
 _ISA = re.compile(
     r"avx\w*|fma|f16c|bmi[12]|sse\w*|ssse3|popcnt|movbe|abm|aes|vaes|pclmulqdq|vpclmulqdq|adx|"
@@ -163,7 +163,8 @@ def _schedules(
 def _features(device: Device, traces: dict[str, str] | None) -> list[str]:
     """Of the processor, that the library may need; what the system has to lend only where it is in
     use."""
-    in_use = any(IN_MATRICES in trace for trace in (traces or {}).values())
+    marks = (IN_MATRICES, MATRIX_ATTENTION)
+    in_use = any(mark in trace for trace in (traces or {}).values() for mark in marks)
     found = (one for one in device.features if _ISA.fullmatch(one))
     return [one for one in found if in_use or not is_lent(one)]
 

@@ -44,7 +44,7 @@ def kernel_table(journal: Journal, job: str, target: str) -> pd.DataFrame:
     for task in journal.tasks(job, target):
         row = verdicts.get(task["task"], {})
         tuned_s = row.get("tuned_s")
-        flops = as_floats(task["flops"], task["args"], device.features)
+        flops = as_floats(task["name"], task["flops"], task["args"], device.features)
         floor_s = roof.floor_s(flops, task["bytes"]) if roof is not None else None
         shapes = " ".join("x".join(map(str, shape)) for shape, _ in task["args"])
         rows.append(

@@ -11,6 +11,8 @@ UNTUNED = ""
 
 IN_MATRICES = "tunefarm.matrices"
 """What is in the trace of a kernel that needs the processor's matrix registers."""
+MATRIX_ATTENTION = "matrix-attention"
+"""The family of attentions that do; its name is in their traces."""
 
 
 @dataclass(frozen=True)

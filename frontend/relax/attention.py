@@ -7,13 +7,15 @@ their own before and after. Gathered, a kernel has the queries, keys and values 
 made them. A GPU's schedules (`search.spaces.attention_tile`) keep the scores in registers; scores
 stay in single precision, weights are rounded to half precision as they are for the second product
 anyway. A processor's (`search.spaces.score_rows`) keep those of some queries in a core's cache.
+Where a processor with matrix registers may round factors, both products are of bfloat16, and all
+attention is one kernel (`search.spaces.matrix_attention`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -22,10 +24,13 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import DeadCodeElimination
 
+from tunefarm.devices.bfloat16 import rounds_factors
 from tunefarm.devices.gpu import arch_of
+from tunefarm.devices.matrices import ROWS, multiplies_halves
 from tunefarm.devices.target import Target
-from tunefarm.frontend.dtypes import HALF
+from tunefarm.frontend.dtypes import BFLOAT16, HALF
 from tunefarm.frontend.pass_log import PassLog
+from tunefarm.frontend.program import ATTENTION
 from tunefarm.frontend.relax.calls import is_call, shape_of
 from tunefarm.frontend.relax.rearranged import keeps_together
 
@@ -55,17 +60,29 @@ Step = Callable[[Any, Sequence[Any]], Any]
 """From a value and the kernel's arguments to the value after one more operator."""
 
 
-def gather_attention(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
+def gather_attention(
+    module: tvm.IRModule, target: Target, log: PassLog, rounds: bool = False
+) -> tvm.IRModule:
     """Every attention of the network as a function of its own, which becomes one kernel; on a
-    processor where its scores would not stay near."""
+    processor where its scores would not stay near.
+
+    Args:
+        rounds: factors of float32 may be rounded, where the target says so too; what is rounded is
+            cast where it is read, so that `rounded_factors` can have it stored so.
+
+    Raises:
+        UnsupportedTarget: it allows it, and cannot.
+    """
     on_gpu = target.kind == "cuda"
     if on_gpu and not arch_of(target).copies_aside:
         return module
     started = time.perf_counter()
     main = module["main"]
     found = _attentions(main, HALF if on_gpu else ("float32",))
+    if not on_gpu and rounds and rounds_factors(target) and multiplies_halves(target):
+        found = [replace(one, rounded=True) if one.is_for_matrices() else one for one in found]
     if not on_gpu:
-        found = [one for one in found if one.is_for_processors()]
+        found = [one for one in found if one.rounded or one.is_for_processors()]
     if found:
         gatherer = _Gatherer(module, found)
         gatherer.builder_.update_func(module.get_global_var("main"), gatherer.visit_expr(main))
@@ -85,8 +102,10 @@ class _Attention:
         scores: from products to what the softmax is taken of.
         joined: from the second product to the result.
         dtype: of the arguments and the result.
-        shape: of the scores; wide: elements of a value.
+        shape: of the scores; deep, wide: elements of a key, and of a value.
         by_factor: scores are multiplied by a positive number, if anything is done to them.
+        for_products: its result is read by products with constants alone.
+        rounded: factors of both products are of bfloat16.
     """
 
     last: Any
@@ -96,8 +115,15 @@ class _Attention:
     joined: tuple[Step, ...]
     dtype: str
     shape: tuple[int, ...]
+    deep: int
     wide: int
     by_factor: bool
+    for_products: bool
+    rounded: bool = False
+
+    def is_for_matrices(self) -> bool:
+        """Whether it is worth a processor's matrix registers, and what they read lies in pairs."""
+        return min(self.shape[-2:]) >= ROWS and self.deep % 2 == 0 and self.wide % 2 == 0
 
     def is_for_processors(self) -> bool:
         """Whether its scores are many, and `search.spaces.score_rows` has blocks of its queries and
@@ -114,8 +140,12 @@ class _Attention:
     def function(self) -> Any:
         """As a function in operators, which is to become one kernel."""
         builder = relax.BlockBuilder()
-        parameters = [relax.Var(f"a{place}", one.ty) for place, one in enumerate(self.arguments)]
-        op = relax.op
+        parameters = [
+            relax.Var(f"a{place}", self._type(one.ty, place))
+            for place, one in enumerate(self.arguments)
+        ]
+        op, half = relax.op, BFLOAT16 if self.rounded else self.dtype
+        wide = {"out_dtype": "float32"} if self.rounded and not self.for_products else {}
 
         def after(value: Any, steps: Sequence[Step]) -> Any:
             for step in steps:
@@ -129,13 +159,17 @@ class _Attention:
                 )
                 scores = builder.emit(op.matmul(q, k, out_dtype="float32"))
                 weights = builder.emit(op.nn.softmax(after(scores, self.scores), axis=-1))
-                if self.dtype in HALF:
-                    weights = builder.emit(op.astype(weights, self.dtype))
-                mixed = after(builder.emit(op.matmul(weights, v)), self.joined)
+                if half in HALF:
+                    weights = builder.emit(op.astype(weights, half))
+                mixed = after(builder.emit(op.matmul(weights, v, **wide)), self.joined)
                 result = builder.emit_output(mixed)
             builder.emit_func_output(result)
         whole = builder.get()["main"]
         return whole.without_attr("global_symbol").with_attr("Primitive", True)
+
+    def _type(self, own: Any, place: int) -> Any:
+        """Of an argument."""
+        return relax.TensorType(own.shape, BFLOAT16) if self.rounded and place < _FIRST else own
 
 
 @mutator
@@ -143,13 +177,25 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
     def __init__(self, module: tvm.IRModule, found: Sequence[_Attention]) -> None:
         super().__init__(module)
         self._found = found
+        self._known: dict[Any, Any] = {}
 
     def visit_call_(self, call: Any) -> Any:
         one = next((one for one in self._found if one.last.same_as(call)), None)
         if one is None:
             return super().visit_call_(call)
-        name = self.builder_.add_func(one.function(), "attention")
-        return relax.Call(name, [self.visit_expr(argument) for argument in one.arguments])
+        name = self.builder_.add_func(one.function(), ATTENTION)
+        given = [self.visit_expr(argument) for argument in one.arguments]
+        if not one.rounded:
+            return relax.Call(name, given)
+        rounded = [self._rounded(argument) for argument in given[:_FIRST]]
+        made = relax.Call(name, [*rounded, *given[_FIRST:]])
+        return relax.op.astype(self.builder_.emit(made), "float32") if one.for_products else made
+
+    def _rounded(self, value: Any) -> Any:
+        """Once, whoever reads it."""
+        if value not in self._known:
+            self._known[value] = self.builder_.emit(relax.op.astype(value, BFLOAT16))
+        return self._known[value]
 
 
 # ----------------------------------------------------------------------------- finding them
@@ -213,8 +259,10 @@ class _Graph:
             joined,
             dtype,
             shape,
+            int(first.args[0].ty.shape[-1]),
             int(second.ty.shape[-1]),
             by_factor,
+            self._is_for_products(last),
         )
 
     def _value(self, variable: Any) -> Any:
@@ -292,6 +340,16 @@ class _Graph:
             call = readers[0]
             steps.append(_view(call))
         return call, tuple(steps)
+
+    def _is_for_products(self, call: Any) -> bool:
+        """Whether nothing but products with constants reads it."""
+        readers = self._readers.get(self._results[call], [])
+        return bool(readers) and all(
+            is_call(one, "relax.matmul")
+            and one.args[0].same_as(self._results[call])
+            and isinstance(one.args[1], tvm.ir.GenericConst)
+            for one in readers
+        )
 
 
 def _view(call: Any) -> Step:

@@ -22,7 +22,7 @@ from tunefarm.devices.target import Target
 from tunefarm.errors import UnsupportedModel, last_line
 from tunefarm.frontend.dtypes import BYTES, BYTES_KEPT
 from tunefarm.frontend.pass_log import PassLog, run_passes
-from tunefarm.frontend.program import TensorSpec, TuningTask
+from tunefarm.frontend.program import ATTENTION, TensorSpec, TuningTask
 from tunefarm.frontend.relax.exponentials import exponentials
 from tunefarm.frontend.relax.fold import Folded
 from tunefarm.frontend.relax.half import sum_in_float32
@@ -152,7 +152,7 @@ def cheapen(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
         started, total = time.perf_counter(), 0
         for variable, function in module.functions_items():
             # Attention's own schedules know its exponential, and have it as a polynomial.
-            own = re.fullmatch(r"attention\d*", variable.name_hint) and one is exponentials
+            own = re.fullmatch(rf"{ATTENTION}\d*", variable.name_hint) and one is exponentials
             if isinstance(function, tvm.tirx.PrimFunc) and not own:
                 function, count = one(function)
                 if count:

@@ -16,6 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from tunefarm.frontend.dtypes import BFLOAT16
 from tunefarm.frontend.relax.calls import is_call, shape_of, uses_of
 from tunefarm.frontend.relax.halos import GO_ON, MOST, gains
 from tunefarm.frontend.relax.integer_products import HALVES, NOTHING, Room
@@ -43,6 +44,7 @@ class Roundable:
 
     Attributes:
         products: with constants, of whole registers or vectors.
+        casts: to bfloat16, of what others want rounded (`relax.attention`).
         singles: convolutions of one channel at a time, in steps, of what nothing else reads.
         tensors: variables that these read, or that what they read is moved from; none whose numbers
             are in a result: nobody has allowed to round those.
@@ -51,6 +53,7 @@ class Roundable:
     """
 
     products: frozenset[Any]
+    casts: frozenset[Any]
     singles: frozenset[Any]
     tensors: frozenset[Any]
     room: Mapping[Any, Room]
@@ -64,6 +67,7 @@ def roundable(function: Any, matrices: bool) -> Roundable:
     """
     bound = {one.var: one.value for block in function.body.blocks for one in block.bindings}
     products = frozenset(call for call in bound.values() if _is_product(call, matrices))
+    casts = frozenset(call for call in bound.values() if _is_rounding(call))
     singles = frozenset(call for call in bound.values() if _is_of_single_channels(call))
     readers: dict[Any, list[Any]] = {}
     for call in products | singles:
@@ -73,14 +77,14 @@ def roundable(function: Any, matrices: bool) -> Roundable:
     singles = frozenset(call for call in singles if call.args[0] in alone)
     result = bound.get(function.body.body, function.body.body)
     kept = result.fields if isinstance(result, relax.Tuple) else [function.body.body]
-    read = _paths((call.args[0] for call in products | singles), bound, _MOVES)
+    read = _paths((call.args[0] for call in products | singles | casts), bound, _MOVES)
     tensors = read - _paths(kept, bound, _SHOW)
     room = {}
     for image in tensors & alone:
         makes = is_call(bound.get(image), *GO_ON) and is_filled(image)
         if makes and (around := _room(image, readers[image], products)):
             room[image] = around
-    return Roundable(products, singles, frozenset(tensors), room)
+    return Roundable(products, casts, singles, frozenset(tensors), room)
 
 
 def moved(value: Any) -> list[Any]:
@@ -160,6 +164,13 @@ def _is_product(call: Any, matrices: bool) -> bool:
     if is_call(call, "relax.matmul"):
         return len(sizes) == 2
     return channels_last(call) and int(call.attrs.groups) == 1
+
+
+def _is_rounding(call: Any) -> bool:
+    """Whether it is a cast of a variable of float32 to bfloat16."""
+    if not is_call(call, "relax.astype") or not isinstance(call.args[0], relax.Var):
+        return False
+    return (dtype_of(call.args[0]), dtype_of(call)) == ("float32", BFLOAT16)
 
 
 def _is_of_single_channels(call: Any) -> bool:

@@ -23,7 +23,7 @@ from tvm.relax.transform import CanonicalizeBindings, DeadCodeElimination
 from tunefarm.devices.bfloat16 import rounds_factors
 from tunefarm.devices.matrices import multiplies_halves
 from tunefarm.devices.target import Target
-from tunefarm.frontend.dtypes import numpy_dtype
+from tunefarm.frontend.dtypes import BFLOAT16, numpy_dtype
 from tunefarm.frontend.pass_log import ROUND_FACTORS, PassLog
 from tunefarm.frontend.relax.calls import is_call
 from tunefarm.frontend.relax.halos import STAGE, with_zeros
@@ -48,13 +48,12 @@ from tunefarm.frontend.relax.roundable import (
 )
 from tunefarm.frontend.relax.whole import window_of
 
-BFLOAT16 = "bfloat16"
-
 
 def round_factors(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[tvm.IRModule, int]:
     """Every product of float32 with constants as one of bfloat16, where `target` allows that; and
-    how many there are. (Of a quantised model whoever calls does not ask: what is float32 there is
-    little, and is held to what quantising moves.)
+    how many there are, and casts that others make (`relax.attention`). (Of a quantised model
+    whoever calls does not ask: what is float32 there is little, and is held to what quantising
+    moves.)
 
     Raises:
         UnsupportedTarget: it allows it, and cannot.
@@ -66,12 +65,13 @@ def round_factors(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[t
     main = canonical["main"]
     matrices = multiplies_halves(target)
     found = roundable(main, matrices)
-    if found.products:
+    if found.products or found.casts:
         rounder = _Rounder(canonical, found, matrices)
         rounder.builder_.update_func(canonical.get_global_var("main"), rounder.visit_expr(main))
         module = DeadCodeElimination()(rounder.builder_.get())
-    log.note(ROUND_FACTORS, started, f"products of bfloat16: {len(found.products)}")
-    return module, len(found.products)
+    products, casts = len(found.products), len(found.casts)
+    log.note(ROUND_FACTORS, started, f"products of bfloat16: {products}, casts: {casts}")
+    return module, products + casts
 
 
 @mutator
@@ -102,6 +102,8 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         self.set_var_remap(binding.var, self.builder_.emit(relax.op.astype(rounded, "float32")))
 
     def visit_call_(self, call: Any) -> Any:
+        if call in self._found.casts and _is_rounded(made := self._made(call.args[0])):
+            return made.args[0]
         image = call.args[0] if call.args else None
         product, single = call in self._found.products, call in self._found.singles
         call = super().visit_call_(call)
@@ -125,6 +127,9 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
             assert window is not None, "it is a convolution"
             return self._of_single_channels(call, data, window)
         return self._kernel(call, data, window)
+
+    def _made(self, value: Any) -> Any:
+        return self.lookup_binding(self.visit_expr(value))
 
     def _rounded(self, value: Any) -> Any:
         """The same numbers as they are stored, made once. An input, or what is in a result as well,

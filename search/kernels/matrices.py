@@ -22,43 +22,25 @@ from typing import Any
 
 from tvm import DataType, tirx
 from tvm.ir import Range
-from tvm.ir.expr import StringImm
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm.sym.pattern import detect_linear_equation
 from tvm_ffi import structural_map, structural_walk
 
-from tunefarm.devices.cpu import ASK_FOR_MATRICES
 from tunefarm.devices.matrices import COLUMNS, REGISTERS, ROW_BYTES, ROWS, multiplies_matrices
 from tunefarm.devices.target import Target
 from tunefarm.search.candidate import IN_MATRICES
-from tunefarm.search.kernels.splice import is_true, renamed
+from tunefarm.search.kernels.matrix_registers import (
+    allowed,
+    called,
+    configured,
+    register_sizes,
+)
+from tunefarm.search.kernels.splice import is_true, once, renamed
 from tunefarm.search.spaces.expressions import place_of
 
 KEY = IN_MATRICES
 """Of a tile's outermost loop of its own: `Sizes.words`."""
-_ALLOW = "tunefarm_allow_matrices"
-_PALETTE = 1
-"""Of the ways to divide the registers' memory: the only one there is."""
-
-_FUNCTION = f"""
-@{_ALLOW}_lent = linkonce_odr hidden global i8 0
-declare i64 @syscall(i64, ...)
-define linkonce_odr hidden void @{_ALLOW}() noinline {{
-  %before = load atomic i8, ptr @{_ALLOW}_lent monotonic, align 1
-  %lent = icmp ne i8 %before, 0
-  br i1 %lent, label %done, label %ask
-ask:
-  %answer = call i64 (i64, ...) @syscall({", ".join(f"i64 {one}" for one in ASK_FOR_MATRICES)})
-  %yes = icmp eq i64 %answer, 0
-  %now = zext i1 %yes to i8
-  store atomic i8 %now, ptr @{_ALLOW}_lent monotonic, align 1
-  br label %done
-done:
-  ret void
-}}
-"""
-
 
 _INSTRUCTIONS = {("uint8", "int8"): "tdpbusd", ("bfloat16", "bfloat16"): "tdpbf16ps"}
 """By the types of data and weights."""
@@ -137,11 +119,9 @@ def _in_registers(tasks: Any, reduction: _Reduction) -> list[Any]:
         return reduction.text() if KEY in loop.annotations else loop
 
     inside = structural_map(tasks.body, (tirx.For, written))
-    body = tirx.SeqStmt([_configured(reduction), inside, _called("tilerelease")])
-    ask = tirx.Evaluate(tirx.call_extern("void", _ALLOW))
-    allowed = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", StringImm(_FUNCTION), ask)
+    body = tirx.SeqStmt([configured(reduction.configuration()), inside, called("tilerelease")])
     return [
-        _block("allowed", allowed),
+        allowed(),
         tirx.For(
             tasks.loop_var, tasks.min, tasks.extent, tasks.kind, body, annotations=tasks.annotations
         ),
@@ -267,7 +247,7 @@ class _Reduction:
     def configuration(self) -> list[int]:
         """What LDTILECFG reads, as sixteen numbers of 32 bits."""
         sizes = self._sizes
-        rows, widths = [0] * 16, [0] * 16
+        rows, widths = [0] * REGISTERS, [0] * REGISTERS
         by_rows, by_terms = self._operands()
         for register in range(self._sums):
             rows[register], widths[register] = sizes.high, ROW_BYTES
@@ -275,8 +255,7 @@ class _Reduction:
             rows[register], widths[register] = sizes.high, 4 * sizes.terms
         for register in by_terms:
             rows[register], widths[register] = sizes.terms, ROW_BYTES
-        words = [_PALETTE, 0, 0, 0, *(low | high << 16 for low, high in _pairs(widths))]
-        return [*words, *(int.from_bytes(rows[at : at + 4], "little") for at in range(0, 16, 4))]
+        return register_sizes(rows, widths)
 
     def _operands(self) -> tuple[list[int], list[int]]:
         """The registers of data, and those of weights: of the one of which a tile has fewer all are
@@ -293,13 +272,13 @@ class _Reduction:
             for row in range(len(self._rows))
             for column in range(across)
         }
-        text = [_called("tilezero", register) for register in sums.values()]
+        text = [called("tilezero", register) for register in sums.values()]
         text.append(self._steps(sums))
         pitch = 4 * self._extent(sizes.column)
         for (row, column), register in sums.items():
             there = self._address(self._store, {**self._rows[row], **self._columns[column]})
-            text.append(_called("tilestored64", register, there, pitch))
-        return _block("in_matrices", tirx.SeqStmt(text))
+            text.append(called("tilestored64", register, there, pitch))
+        return once(tirx.SeqStmt(text), "in_matrices")
 
     def _steps(self, sums: Mapping[tuple[int, int], int]) -> Any:
         """The loops of the reduction, a register's terms at a time."""
@@ -333,7 +312,7 @@ class _Reduction:
             )
             register = registers[index % len(registers)]
             there = self._address(load, {**at, **starts[index]})
-            return register, _called("tileloadd64", register, there, pitches[not rows])
+            return register, called("tileloadd64", register, there, pitches[not rows])
 
         held_rows = len(self._rows) <= len(self._columns)
         few, many = sorted((len(self._rows), len(self._columns)))
@@ -345,7 +324,7 @@ class _Reduction:
             for one, (kept, _) in enumerate(held):
                 row, column = (one, other) if held_rows else (other, one)
                 left, right = (kept, register) if held_rows else (register, kept)
-                text.append(_called(self._instruction, sums[row, column], left, right))
+                text.append(called(self._instruction, sums[row, column], left, right))
         return tirx.SeqStmt(text)
 
     def _address(self, access: Any, at: Mapping[int, Any]) -> Any:
@@ -361,33 +340,3 @@ class _Reduction:
         buffer = access.buffer if isinstance(access, tirx.BufferStore) else access.source
         indices = [renamed(index, place) for index in access.indices]
         return tirx.address_of(tirx.BufferLoad(buffer, indices))
-
-
-def _pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-
-def _called(name: str, *arguments: Any) -> Any:
-    """An instruction: registers are numbers of 8 bits, distances of 64."""
-    distance = len(arguments) - 1 if name in ("tileloadd64", "tilestored64") else -1
-    given = [
-        tirx.const(one, "int64" if place == distance else "int8") if isinstance(one, int) else one
-        for place, one in enumerate(arguments)
-    ]
-    return tirx.Evaluate(tirx.call_llvm_intrin("void", f"llvm.x86.{name}", *given))
-
-
-def _block(name: str, body: Any, buffers: Sequence[Any] = ()) -> Any:
-    block = SBlock([], [], [], name, body, alloc_buffers=list(buffers))
-    return SBlockRealize([], tirx.const(True, "bool"), block)
-
-
-def _configured(reduction: _Reduction) -> Any:
-    """How large each register is, told to this thread's processor."""
-    words = tirx.decl_buffer((16,), "int32", "matrix_sizes", scope="local")
-    text = [
-        tirx.BufferStore(words, tirx.const(word, "int32"), [tirx.const(at, "int64")])
-        for at, word in enumerate(reduction.configuration())
-    ]
-    there = tirx.address_of(tirx.BufferLoad(words, [tirx.const(0, "int64")]))
-    return _block("configured", tirx.SeqStmt([*text, _called("ldtilecfg", there)]), [words])

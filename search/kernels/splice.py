@@ -48,6 +48,12 @@ def _holds(statement: Any, block: str) -> bool:
     return block in names
 
 
+def once(body: Any, name: str, buffers: Sequence[Any] = ()) -> Any:
+    """`body` as a block of its own, which TVM's schedules ask for, with buffers of its own."""
+    block = SBlock([], [], [], name, body, alloc_buffers=list(buffers))
+    return SBlockRealize([], tirx.const(True, "bool"), block)
+
+
 def is_true(predicate: Any) -> bool:
     """Whether a block is run in any case."""
     return bool(getattr(predicate, "value", False))

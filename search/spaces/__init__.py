@@ -34,6 +34,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.fold import fold_space
     from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
     from tunefarm.search.spaces.lapped_rows import lapped_rows_space
+    from tunefarm.search.spaces.matrix_attention import MATRIX_ATTENTIONS
     from tunefarm.search.spaces.matrix_tile import (
         matrix_tile_space,
         overlapped_matrix_tile_space,
@@ -63,7 +64,11 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
         own = (TENSOR_TILES.space, PLAIN_TILES.space, tensor_core_space, WARP_ROWS.space)
     workload, _ = within(workload)  # as `replay.scheduled_function` has it
     spaces: list[Space]
-    attention = ATTENTION_TILES.space(workload, target) or score_rows_space(workload, target)
+    attention = (
+        ATTENTION_TILES.space(workload, target)
+        or MATRIX_ATTENTIONS.space(workload, target)
+        or score_rows_space(workload, target)
+    )
     if attention is not None:  # two products, and TVM's sketches are for one
         spaces, own = [attention], ()
     else:

@@ -1,5 +1,5 @@
-"""Kernels for GPUs that are written whole, from the launch to the last store: what their writers
-have in common."""
+"""Kernels that are written whole, from the launch to the last store: what their writers have in
+common."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import tvm
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.expr import Var
-from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 
 from tunefarm.devices.target import Target
+from tunefarm.search.kernels.splice import once
 from tunefarm.search.spaces.family import FewWays, W, from_words
 
 
@@ -49,12 +49,6 @@ def all_of(conditions: Sequence[Any]) -> Any:
         if one is not None:
             found = one if found is None else tirx.And(found, one)
     return found
-
-
-def once(body: Any, name: str, buffers: Sequence[Any] = ()) -> Any:
-    """`body` as a block of its own, which TVM's schedules ask for, with buffers of its own."""
-    block = SBlock([], [], [], name, body, alloc_buffers=list(buffers))
-    return SBlockRealize([], tirx.const(True, "bool"), block)
 
 
 def number(value: int) -> Any:

@@ -32,7 +32,8 @@ def network(kind: str) -> onnx.ModelProto:
             added), ``factor`` and ``by`` (scores multiplied, from either side), ``more`` (a number
             added), ``less`` (scores multiplied by a negative one), ``told`` (by a
             number that only a run tells), ``chosen`` (scores of the later replaced), ``shared``
-            (keys are values as well), ``packed`` (all from one product, that is split),
+            (keys are values as well), ``turned`` (terms of a query, a key and a value do not lie
+            side by side), ``packed`` (all from one product, that is split),
             ``grouped`` (one head of keys and values for all),
             ``seen`` (its weights are used twice), ``few`` (a handful of queries), ``wide`` (heads
             of 256).
@@ -73,8 +74,13 @@ def network(kind: str) -> onnx.ModelProto:
     own = heads
     if kind == "grouped":
         own, kept, v = 1, dense(x, size), dense(x, size)
-    q, v = split(q, rows, [0, 2, 1, 3]), split(v, TOKENS, [0, 2, 1, 3], own)
-    k = split(kept, TOKENS, [0, 2, 3, 1], own)
+    if kind == "turned":
+        apart = writer.integers([1, heads, size, TOKENS])
+        q, k, v = (writer.node("Reshape", one, apart) for one in (q, kept, v))
+        q, v = (writer.node("Transpose", one, perm=[0, 1, 3, 2]) for one in (q, v))
+    else:
+        q, v = split(q, rows, [0, 2, 1, 3]), split(v, TOKENS, [0, 2, 1, 3], own)
+        k = split(kept, TOKENS, [0, 2, 3, 1], own)
     if kind == "scaled":
         root = writer.constant(size**-0.25)
         q, k = (writer.node("Mul", one, root) for one in (q, k))

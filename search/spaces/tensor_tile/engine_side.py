@@ -10,11 +10,12 @@ from tvm import tirx
 from tvm.ir.expr import Var
 from tvm.sym import Analyzer
 
+from tunefarm.search.kernels.splice import once
 from tunefarm.search.spaces.tensor_tile import engine_text as engine
 from tunefarm.search.spaces.tensor_tile.box import Along, Tensor
 from tunefarm.search.spaces.tensor_tile.copies import Side
 from tunefarm.search.spaces.tensor_tile.layout import TileLayout
-from tunefarm.search.spaces.written import all_of, call, coordinates, number, once, when
+from tunefarm.search.spaces.written import all_of, call, coordinates, number, when
 
 _SWIZZLES = {32: 1, 64: 2, 128: 3}
 """What the driver calls an exchange of pieces within as many bytes (``CUtensorMapSwizzle``)."""
