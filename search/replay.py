@@ -274,7 +274,7 @@ def in_full(function: Any, target: Target, point: str | None) -> Any:
         InvalidTrace: the point does not fit the kernel or the target.
     """
     from tunefarm.search.spaces.attention_tile.space import ATTENTION_TILES
-    from tunefarm.search.spaces.matrix_attention import MATRIX_ATTENTIONS
+    from tunefarm.search.spaces.matrix_attention.space import MATRIX_ATTENTIONS
     from tunefarm.search.spaces.plain_tile.space import PLAIN_TILES
     from tunefarm.search.spaces.tensor_tile.space import TENSOR_TILES
     from tunefarm.search.spaces.warp_rows.space import WARP_ROWS

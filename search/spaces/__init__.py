@@ -34,7 +34,7 @@ def design_space(workload: Any, target: Target, transfer: Transfer | None = None
     from tunefarm.search.spaces.fold import fold_space
     from tunefarm.search.spaces.generic import GenericSpace, tensor_core_space
     from tunefarm.search.spaces.lapped_rows import lapped_rows_space
-    from tunefarm.search.spaces.matrix_attention import MATRIX_ATTENTIONS
+    from tunefarm.search.spaces.matrix_attention.space import MATRIX_ATTENTIONS
     from tunefarm.search.spaces.matrix_tile import (
         matrix_tile_space,
         overlapped_matrix_tile_space,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from tunefarm.frontend.program import TensorSpec, TuningTask
+from tunefarm.frontend.program import ATTENTION, TensorSpec, TuningTask
 
 
 def task(
@@ -71,6 +73,14 @@ def test_products_of_bfloat16_are_in_matrix_registers_or_in_pairs() -> None:
     assert product.fewest_flops(("avx512_bf16",)) == 600.0 / 2
     assert product.fewest_flops(("amx_int8",)) == 600.0
     assert single.fewest_flops(("amx_bf16", "avx512_bf16")) == 600.0
+
+
+def test_so_are_those_of_attention() -> None:
+    """Whose operands are all tensors, in rows."""
+    rows, kinds = (1, 128, 64), ("bfloat16", "bfloat16")
+    one = task(rows, rows, rows, kinds)
+    assert one.fewest_flops(("amx_bf16",)) == 600.0
+    assert dataclasses.replace(one, name=ATTENTION).fewest_flops(("amx_bf16",)) == 600.0 / 16
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 from tests.float_network import Network, network
+from tests.frontend import test_relax_attention as attentions
 from tests.quantised_models import network as quantised_network
 from tunefarm.devices.target import Target, parse_target
 from tunefarm.errors import UnsupportedTarget
@@ -317,3 +318,71 @@ def test_a_processor_without_the_instruction_cannot(target: str, tmp_path: Path)
         imported(tmp_path / "p", model, parse_target(f"{target}:precision=bfloat16"))
     assert caught.value.exit_code == 4
     assert imported(tmp_path / "p", model, parse_target(target)).precision == "float32"
+
+
+def _with_attention(directory: Path, kind: str, target: Target) -> Program:
+    path = directory / "m.onnx"
+    path.write_bytes(attentions.network(kind).SerializeToString())
+    return imported(directory / target.text.replace(":", "-"), path, target)
+
+
+@pytest.mark.parametrize("kind", ["plain", "masked", "packed", "shared", "scaled"])
+def test_attention_reads_what_is_stored_rounded(tmp_path: Path, kind: str) -> None:
+    """Whoever makes queries, keys and values rounds them, once; a product reads its result so."""
+    one = attentions.network(kind)
+    program = imported(tmp_path / "p", _followed(one, tmp_path / "m.onnx"), ALLOWED)
+    (task,) = (task for task in program.tasks if task.name == "attention")
+    masks = [arg.dtype for arg in task.args if len(arg.shape) > 3]
+    assert masks == ["float32"] * (kind == "masked")
+    assert {arg.dtype for arg in task.args if len(arg.shape) == 3} == {"bfloat16"}
+    assert task.float_flops(("amx_bf16",)) == task.flops / 16
+    casts = [task for task in program.tasks if task.name.startswith("cast")]
+    assert [task.args[0].dtype for task in casts if "halves" not in task.name] == ["float32"]
+    (cast,) = (task for task in casts if "halves" not in task.name)
+    assert cast.weight == 1, "the input alone"
+
+
+def _followed(model: onnx.ModelProto, path: Path) -> Path:
+    """`model` with a product of its result with constants."""
+    (result,) = model.graph.output
+    shape = [one.dim_value for one in result.type.tensor_type.shape.dim]
+    rng = np.random.default_rng(2)
+    weights = rng.normal(size=(shape[-1], shape[-1])).astype(np.float32) / shape[-1] ** 0.5
+    model.graph.initializer.append(numpy_helper.from_array(weights, "last"))
+    model.graph.node.append(helper.make_node("MatMul", [result.name, "last"], ["followed"]))
+    model.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info("followed", TensorProto.FLOAT, shape)
+    )
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_attention_whose_result_is_the_networks_stays_in_float32_there(tmp_path: Path) -> None:
+    program = _with_attention(tmp_path, "plain", ALLOWED)
+    (task,) = (task for task in program.tasks if task.name == "attention")
+    assert [arg.dtype for arg in task.args] == ["bfloat16"] * 3 + ["float32"]
+    assert program.outputs[0].dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        ("plain", PLAIN),  # nothing may be rounded
+        ("plain", VECTORS),  # there are no matrix registers
+        ("seen", ALLOWED),  # its weights are read by something else
+        ("few", ALLOWED),  # queries that fill no register
+    ],
+)
+def test_attention_stays_what_it_was(tmp_path: Path, kind: str, target: Target) -> None:
+    program = _with_attention(tmp_path, kind, target)
+    assert not [task for task in program.tasks if task.name == "attention"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "masked", "chosen", "turned"])
+def test_attention_is_off_by_rounding_and_not_by_more(tmp_path: Path, kind: str) -> None:
+    x = np.random.default_rng(1).normal(size=(1, attentions.TOKENS, attentions.HIDDEN))
+    x = x.astype(np.float32)
+    exact = computed(_with_attention(tmp_path, kind, PLAIN), x)
+    rounded = computed(_with_attention(tmp_path, kind, ALLOWED), x)
+    off = np.sqrt(np.mean((rounded - exact) ** 2) / np.mean(exact**2))
+    assert 1e-4 < off < 2e-2

@@ -3,17 +3,17 @@ has it."""
 
 from __future__ import annotations
 
-import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from tests.bench import Bench, needs
 from tests.frontend import test_relax_attention as attentions
 from tunefarm.devices.target import parse_target
+from tunefarm.frontend.dtypes import numpy_dtype
 from tunefarm.frontend.importer import ImportRequest, run_import
 from tunefarm.frontend.program import Program, TuningTask, load_program
 
@@ -71,25 +71,100 @@ def test_attention_in_matrix_registers_is_right(
         bench.check(proposal, str(place))
 
 
-def test_every_point_has_registers_that_are_there_and_multiplies(attention) -> None:
+@pytest.mark.parametrize(("kind", "moved"), [("plain", True), ("turned", False)])
+def test_every_point_multiplies_in_registers_that_are_there(
+    attention, kind: str, moved: bool
+) -> None:
+    """And what lies in rows is brought into order by instructions of vectors."""
     from tunefarm.search import replay
     from tunefarm.search.spaces import design_space
 
-    program, task = attention("plain", 100, 40)
+    program, task = attention(kind, 100, 40)
     workload = replay.load_workload(program.workload(task.id))
-    space = design_space(workload, ROUNDING)
-    known = space.modelled()
+    known = design_space(workload, ROUNDING).modelled()
     assert len(known) > 10
     for one in known:
-        proposal = space.realise(one.point, 0)
+        proposal = design_space(workload, ROUNDING).realise(one.point, 0)
         assert proposal is not None
         text = str(replay.scheduled_function(workload, ROUNDING, proposal.trace))
-        registers = {int(n) for n in _numbers(text, "tilezero")}
+        assert _products(text) == 2
+        called = [f'"tunefarm_paired_{name}"' in text for name in ("turned", "woven", "laid")]
+        assert called == [moved] * 3
+
+
+def _products(text: str) -> int:
+    """How many there are: each clears registers, loads others, multiplies, and stores the first."""
+    number = r"T\.int8\((\d+)\)"
+    kinds = "zero|loadd64|stored64|tdpbf16ps"
+    called = re.findall(rf'\.(?:tile)?({kinds})", {number}(?:, {number}, {number})?', text)
+    found, sums, stored = 0, set[int](), False
+    for kind, *given in called:
+        registers = {int(one) for one in given if one}
         assert registers <= set(range(8))
-        assert "tdpbf16ps" in text
+        if kind == "zero":
+            found, sums = (
+                (found + 1, registers) if stored or not found else (found, sums | registers)
+            )
+        elif kind == "tdpbf16ps":
+            assert len(registers) == 3
+            assert int(given[0]) in sums
+            assert len(registers & sums) == 1
+        else:
+            assert (registers <= sums) == (kind == "stored64")
+        stored = kind == "stored64"
+    return found
 
 
-def _numbers(text: str, instruction: str) -> list[str]:
-    import re
+def test_a_processor_without_such_registers_is_offered_none_and_refuses_its_points(
+    attention,
+) -> None:
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+    from tunefarm.search.spaces.matrix_attention.space import MATRIX_ATTENTIONS
 
-    return re.findall(rf'{instruction}", T\.int8\((\d+)\)', text)
+    program, task = attention("plain", 48)
+    workload = replay.load_workload(program.workload(task.id))
+    space = design_space(workload, ROUNDING)
+    proposal = space.realise(space.modelled()[0].point, 0)
+    assert proposal is not None
+    without = parse_target("llvm:mcpu=znver4:num-cores=2:precision=bfloat16")
+    assert MATRIX_ATTENTIONS.space(workload, without) is None
+    with pytest.raises(replay.InvalidTrace, match="does not fit"):
+        replay.scheduled_function(workload, without, proposal.trace)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 3000.0])
+def test_scores_that_are_equal_or_far_apart_are_weighed_rightly(
+    tmp_path: Path, workers, attention, scale: float
+) -> None:
+    """All of one size count alike, of those far apart the largest alone; nothing overflows."""
+    import tvm
+
+    needs("amx_bf16")
+    tokens, heads, size = 75, 3, 16
+    program, task = attention("plain", tokens, size, heads)
+    bench = Bench(program, task, ROUNDING, workers, tmp_path)
+    space = design_space_of(bench)
+    proposal = space.realise(space.modelled()[0].point, 0)
+    kernel = tvm.runtime.load_module(str(bench.build(proposal.trace, "any").path))
+    rng, bfloat16 = np.random.default_rng(0), numpy_dtype("bfloat16")
+    given = [rng.normal(size=spec.shape) for spec in task.args[:3]]
+    given[0] *= scale
+    rounded = [one.astype(np.float32).astype(bfloat16) for one in given]
+    result = np.zeros(task.args[3].shape, numpy_dtype(task.args[3].dtype))
+    tensors = [tvm.runtime.tensor(one) for one in (*rounded, result)]
+    kernel["kernel"](*tensors)
+    q, k, v = (
+        one.astype(np.float64).reshape(tokens, heads, size).transpose(1, 0, 2) for one in rounded
+    )
+    scores = q @ k.transpose(0, 2, 1) / size**0.5
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    mixed = weights / weights.sum(-1, keepdims=True) @ v
+    wanted = mixed.transpose(1, 0, 2).reshape(result.shape)
+    np.testing.assert_allclose(tensors[3].numpy().astype(np.float64), wanted, rtol=0, atol=0.02)
+
+
+def design_space_of(bench: Bench):
+    from tunefarm.search.spaces import design_space
+
+    return design_space(bench.workload, ROUNDING)

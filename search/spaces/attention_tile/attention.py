@@ -272,11 +272,13 @@ def _ending(
         analyzer.bind(variable, tvm.ir.Range(0, axis.extent), True)
     # Where the product is read is its own place again.
     own = tirx.BufferLoad(mixed, list(variables))
-    stored = _instead(stored, mixed, own)
+    stored = instead(stored, mixed, own)
     return stored, last.node.body.buffer, tuple(analyzer.simplify(one) for one in places)
 
 
-def _instead(value: Any, buffer: Any, own: Any) -> Any:
+def instead(value: Any, buffer: Any, own: Any) -> Any:
+    """`value` with `own` wherever it reads `buffer`."""
+
     def read(load: Any) -> Any:
         return own if load.source.same_as(buffer) else load
 
