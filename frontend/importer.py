@@ -35,7 +35,7 @@ from tunefarm.frontend.onnx.one_row import rows_as_images
 from tunefarm.frontend.onnx.padding import fold_padding
 from tunefarm.frontend.onnx.passes import PASSES, Graph, attribute
 from tunefarm.frontend.onnx.unit_axes import sink_unit_axes
-from tunefarm.frontend.pass_log import PassLog
+from tunefarm.frontend.pass_log import BASELINE, PassLog
 from tunefarm.frontend.program import Program, TensorSpec, load_program, program_to_dict
 from tunefarm.frontend.quantised import passes as quantised
 from tunefarm.frontend.spelled.expansion import expand, inline_functions
@@ -225,7 +225,7 @@ def run_import(request: ImportRequest) -> None:
     try:
         (temporary / "model.onnx").write_bytes(original)
         module = relax_passes.simplify(module, request.target, log)
-        baseline = relax_passes.lower(module, request.target, log, "baseline")
+        baseline = relax_passes.lower(module, request.target, log, BASELINE)
         save_program(baseline, temporary / "baseline.json")
         wanted = layout.Layout(request.layout) if request.layout else None
         laid = layout.convert_layout(module, request.target, log, wanted)

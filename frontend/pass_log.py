@@ -8,8 +8,8 @@ from typing import Any
 
 from tunefarm.devices.target import Target
 
-ROUND_FACTORS = "relax.round_factors"
-"""The pass that rounds factors of products where the target allows it: no plain build has it."""
+BASELINE = "baseline"
+"""What the passes say that lower a model as a plain build has it: what follows is not in one."""
 
 
 class PassLog:

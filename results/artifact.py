@@ -17,7 +17,7 @@ from typing import Any
 
 from tunefarm.devices.cpu import is_lent
 from tunefarm.devices.device import EMULATED, Device
-from tunefarm.frontend.pass_log import ROUND_FACTORS
+from tunefarm.frontend.pass_log import BASELINE
 from tunefarm.frontend.program import Program
 from tunefarm.home import Home, atomically
 from tunefarm.measure import weights
@@ -241,12 +241,9 @@ def _manifest(
 def _untuned(program: Program) -> Program:
     """The program as the plain build has it: without the change of layout, and with nothing rounded
     that somebody allowed to be."""
-    left_out = ("layout", "program")
-    passes = [
-        one
-        for one in program.evidence["passes"]
-        if one["detail"] not in left_out and one["pass"] != ROUND_FACTORS
-    ]
+    passes = program.evidence["passes"]
+    ends = [place for place, one in enumerate(passes, 1) if one["detail"] == BASELINE]
+    passes = passes[: max(ends, default=len(passes))]
     evidence_ = {**program.evidence, "layout": "as imported", "passes": passes}
     evidence_["precision"] = program.evidence.get("untuned_precision", program.precision)
     return dataclasses.replace(program, evidence=evidence_)

@@ -14,7 +14,7 @@ attention is one kernel (`search.spaces.matrix_attention`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -22,17 +22,18 @@ from typing import Any
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.relax.transform import DeadCodeElimination
+from tvm.relax.transform import CanonicalizeBindings, DeadCodeElimination
 
 from tunefarm.devices.bfloat16 import rounds_factors
 from tunefarm.devices.gpu import arch_of
 from tunefarm.devices.matrices import ROWS, multiplies_halves
 from tunefarm.devices.target import Target
-from tunefarm.frontend.dtypes import BFLOAT16, HALF
+from tunefarm.frontend.dtypes import BFLOAT16, HALF, numpy_dtype
 from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.program import ATTENTION
 from tunefarm.frontend.relax.calls import is_call, shape_of
 from tunefarm.frontend.relax.rearranged import keeps_together
+from tunefarm.frontend.relax.roundable import roundable
 
 FEWEST_ROWS = 16
 """Queries: as many as a tensor core takes at once. With fewer, blocks for the keys are wanted."""
@@ -64,7 +65,7 @@ def gather_attention(
     module: tvm.IRModule, target: Target, log: PassLog, rounds: bool = False
 ) -> tvm.IRModule:
     """Every attention of the network as a function of its own, which becomes one kernel; on a
-    processor where its scores would not stay near.
+    processor where its scores would not stay near, or factors are rounded for matrix registers.
 
     Args:
         rounds: factors of float32 may be rounded, where the target says so too; what is rounded is
@@ -77,11 +78,17 @@ def gather_attention(
     if on_gpu and not arch_of(target).copies_aside:
         return module
     started = time.perf_counter()
+    in_matrices = rounds and rounds_factors(target) and multiplies_halves(target)
+    if in_matrices:
+        module = CanonicalizeBindings()(module)  # one name for each tensor
     main = module["main"]
     found = _attentions(main, HALF if on_gpu else ("float32",))
-    if not on_gpu and rounds and rounds_factors(target) and multiplies_halves(target):
-        found = [replace(one, rounded=True) if one.is_for_matrices() else one for one in found]
-    if not on_gpu:
+    if in_matrices:
+        stored = roundable(main, matrices=True).tensors
+        found = [one.rounded_for(stored) if one.is_for_matrices() else one for one in found]
+    if on_gpu:
+        found = [one for one in found if one.is_for_registers()]
+    else:
         found = [one for one in found if one.rounded or one.is_for_processors()]
     if found:
         gatherer = _Gatherer(module, found)
@@ -96,19 +103,19 @@ class _Attention:
     """One of them.
 
     Attributes:
-        last: the operator whose result is the whole's.
+        last: the operator whose result is the whole's; result: the variable that it is bound to.
         arguments: what it reads: queries, keys, values, as they lie; and what else the scores need.
         sides: the steps from each of the first three to the matrices of each head.
         scores: from products to what the softmax is taken of.
         joined: from the second product to the result.
-        dtype: of the arguments and the result.
+        dtype: of the arguments and the result in the network.
         shape: of the scores; deep, wide: elements of a key, and of a value.
         by_factor: scores are multiplied by a positive number, if anything is done to them.
-        for_products: its result is read by products with constants alone.
-        rounded: factors of both products are of bfloat16.
+        rounded: factors of both products are of bfloat16; narrow: so is the result.
     """
 
     last: Any
+    result: Any
     arguments: tuple[Any, ...]
     sides: tuple[tuple[Step, ...], ...]
     scores: tuple[Step, ...]
@@ -118,12 +125,20 @@ class _Attention:
     deep: int
     wide: int
     by_factor: bool
-    for_products: bool
     rounded: bool = False
+    narrow: bool = False
+
+    def rounded_for(self, stored: Collection[Any]) -> _Attention:
+        """With factors of bfloat16, and a result in it where that is among what is stored so."""
+        return replace(self, rounded=True, narrow=self.result in stored)
 
     def is_for_matrices(self) -> bool:
-        """Whether it is worth a processor's matrix registers, and what they read lies in pairs."""
-        return min(self.shape[-2:]) >= ROWS and self.deep % 2 == 0 and self.wide % 2 == 0
+        """Whether it is worth a processor's matrix registers: queries, and keys, fill one."""
+        return min(self.shape[-2:]) >= ROWS
+
+    def is_for_registers(self) -> bool:
+        """Whether registers hold what one query and one key have."""
+        return max(self.deep, self.wide) <= MOST_DEEP
 
     def is_for_processors(self) -> bool:
         """Whether its scores are many, and `search.spaces.score_rows` has blocks of its queries and
@@ -131,7 +146,8 @@ class _Attention:
         scores are products, by a factor."""
         *_, rows, keys = self.shape
         return (
-            4 * prod(self.shape) >= FAR
+            self.is_for_registers()
+            and 4 * prod(self.shape) >= FAR
             and any(rows % size == 0 for size in ROWS_OF_A_TILE)
             and self.wide % 8 == 0
             and (keys % 8 == 0 or self.by_factor)
@@ -145,7 +161,7 @@ class _Attention:
             for place, one in enumerate(self.arguments)
         ]
         op, half = relax.op, BFLOAT16 if self.rounded else self.dtype
-        wide = {"out_dtype": "float32"} if self.rounded and not self.for_products else {}
+        wide = {"out_dtype": "float32"} if self.rounded and not self.narrow else {}
 
         def after(value: Any, steps: Sequence[Step]) -> Any:
             for step in steps:
@@ -189,10 +205,12 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
             return relax.Call(name, given)
         rounded = [self._rounded(argument) for argument in given[:_FIRST]]
         made = relax.Call(name, [*rounded, *given[_FIRST:]])
-        return relax.op.astype(self.builder_.emit(made), "float32") if one.for_products else made
+        return relax.op.astype(self.builder_.emit(made), "float32") if one.narrow else made
 
     def _rounded(self, value: Any) -> Any:
         """Once, whoever reads it."""
+        if isinstance(value, tvm.ir.GenericConst):
+            return relax.const(value.value.numpy().astype(numpy_dtype(BFLOAT16)), BFLOAT16)
         if value not in self._known:
             self._known[value] = self.builder_.emit(relax.op.astype(value, BFLOAT16))
         return self._known[value]
@@ -253,6 +271,7 @@ class _Graph:
         last, joined = self._joined(second)
         return _Attention(
             last,
+            self._results[last],
             (*(end for end, _ in ends), *others),
             tuple(steps for _, steps in ends),
             scores,
@@ -262,7 +281,6 @@ class _Graph:
             int(first.args[0].ty.shape[-1]),
             int(second.ty.shape[-1]),
             by_factor,
-            self._is_for_products(last),
         )
 
     def _value(self, variable: Any) -> Any:
@@ -340,16 +358,6 @@ class _Graph:
             call = readers[0]
             steps.append(_view(call))
         return call, tuple(steps)
-
-    def _is_for_products(self, call: Any) -> bool:
-        """Whether nothing but products with constants reads it."""
-        readers = self._readers.get(self._results[call], [])
-        return bool(readers) and all(
-            is_call(one, "relax.matmul")
-            and one.args[0].same_as(self._results[call])
-            and isinstance(one.args[1], tvm.ir.GenericConst)
-            for one in readers
-        )
 
 
 def _view(call: Any) -> Step:
@@ -430,7 +438,6 @@ def _fits(sides: Sequence[tuple[int, ...] | None], scores: tuple[int, ...]) -> b
     depth = q[-1]
     return (
         rows >= FEWEST_ROWS
-        and max(depth, v[-1]) <= MOST_DEEP
         and list(q) == [*heads, rows, depth]
         and list(k) == [*heads, depth, keys]
         and list(v) == [*heads, keys, v[-1]]

@@ -44,7 +44,7 @@ class Roundable:
 
     Attributes:
         products: with constants, of whole registers or vectors.
-        casts: to bfloat16, of what others want rounded (`relax.attention`).
+        casts: to bfloat16, of what functions read so (`relax.attention`).
         singles: convolutions of one channel at a time, in steps, of what nothing else reads.
         tensors: variables that these read, or that what they read is moved from; none whose numbers
             are in a result: nobody has allowed to round those.
@@ -67,7 +67,9 @@ def roundable(function: Any, matrices: bool) -> Roundable:
     """
     bound = {one.var: one.value for block in function.body.blocks for one in block.bindings}
     products = frozenset(call for call in bound.values() if _is_product(call, matrices))
-    casts = frozenset(call for call in bound.values() if _is_rounding(call))
+    calls = [one for one in bound.values() if isinstance(one, relax.Call)]
+    given = {one for call in calls if _is_of_function(call) for one in call.args}
+    casts = frozenset(call for var, call in bound.items() if var in given and _is_rounding(call))
     singles = frozenset(call for call in bound.values() if _is_of_single_channels(call))
     readers: dict[Any, list[Any]] = {}
     for call in products | singles:
@@ -164,6 +166,11 @@ def _is_product(call: Any, matrices: bool) -> bool:
     if is_call(call, "relax.matmul"):
         return len(sizes) == 2
     return channels_last(call) and int(call.attrs.groups) == 1
+
+
+def _is_of_function(call: Any) -> bool:
+    """Whether it calls one of the module's own."""
+    return isinstance(call.op, tvm.ir.GlobalVar)
 
 
 def _is_rounding(call: Any) -> bool:

@@ -4,9 +4,9 @@ An instruction of a processor's vectors, and its matrix registers, multiply pair
 add the products up in float32. What such a product reads (`roundable`) is rounded where it is made,
 and stored so, for whoever reads it: half of the bytes, and no kernel that only rounds; with the
 zeros around it that convolutions want, where these alone read it. Constant weights are rounded
-here. Products of two tensors stay what they are. Columns that are no whole registers are filled up
-with zeros, and cut off by whatever follows; a single row, or few columns where there are no matrix
-registers, are done in vectors.
+here. Products of two tensors stay what they are, but for attention's (`relax.attention`). Columns
+that are no whole registers are filled up with zeros, and cut off by whatever follows; a single row,
+or few columns where there are no matrix registers, are done in vectors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tunefarm.devices.bfloat16 import rounds_factors
 from tunefarm.devices.matrices import multiplies_halves
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import BFLOAT16, numpy_dtype
-from tunefarm.frontend.pass_log import ROUND_FACTORS, PassLog
+from tunefarm.frontend.pass_log import PassLog
 from tunefarm.frontend.relax.calls import is_call
 from tunefarm.frontend.relax.halos import STAGE, with_zeros
 from tunefarm.frontend.relax.integer_products import (
@@ -70,7 +70,7 @@ def round_factors(module: tvm.IRModule, target: Target, log: PassLog) -> tuple[t
         rounder.builder_.update_func(canonical.get_global_var("main"), rounder.visit_expr(main))
         module = DeadCodeElimination()(rounder.builder_.get())
     products, casts = len(found.products), len(found.casts)
-    log.note(ROUND_FACTORS, started, f"products of bfloat16: {products}, casts: {casts}")
+    log.note("relax.round_factors", started, f"products of bfloat16: {products}, casts: {casts}")
     return module, products + casts
 
 

@@ -1,8 +1,10 @@
-"""Transformers with seeded random weights, written node by node: an encoder like BERT-base's and a
-decoder like a small GPT's, each from hidden states to hidden states.
+"""Transformers with seeded random weights, written node by node: encoders like BERT-base's and a
+decoder like a small GPT's, each from hidden states to hidden states, and a small one for pictures.
 
-Shapes are those of one sequence of 128 tokens. Encoders normalise after each sum, decoders before
-each half of a block (Devlin et al. 2019; Radford et al. 2019).
+Shapes are those of one sequence of 128 tokens, of the long encoder 512. Encoders normalise after
+each sum, decoders before each half of a block, as do those for pictures, which see a picture as 196
+squares and a token more, that is classified (Devlin et al. 2019; Radford et al. 2019; Dosovitskiy
+et al. 2021, ViT-S/16 as in Touvron et al. 2021).
 """
 
 from __future__ import annotations
@@ -17,33 +19,51 @@ from tunefarm.frontend.onnx.writer import Writer
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a stack: layers, hidden units, heads, units of the inner layer, tokens."""
+    """Sizes of a stack: layers, hidden units, heads, units of the inner layer, tokens.
+
+    Attributes:
+        before: it normalises before each half of a block, and at the end.
+        causal: a token sees none after it.
+    """
 
     layers: int
     hidden: int
     heads: int
     inner: int
     tokens: int
-    causal: bool
+    before: bool = False
+    causal: bool = False
 
 
+SIDE, SQUARE, CLASSES = 224, 16, 1000
+"""Of a picture and of the squares that it is cut into, pixels; and what pictures are told apart
+into."""
+PICTURES = "vit_small"
 SHAPES = {
-    "encoder": Shape(4, 768, 12, 3072, 128, causal=False),
-    "decoder": Shape(2, 512, 8, 2048, 128, causal=True),
+    "encoder": Shape(4, 768, 12, 3072, 128),
+    "long_encoder": Shape(2, 768, 12, 3072, 512),
+    "decoder": Shape(2, 512, 8, 2048, 128, before=True, causal=True),
+    PICTURES: Shape(12, 384, 6, 1536, (SIDE // SQUARE) ** 2 + 1, before=True),
 }
 
 
 def transformer(name: str, seed: int = 0) -> onnx.ModelProto:
     """The network `name` of `SHAPES`: input and output ``hidden`` and ``result``, both of shape
-    (1, tokens, hidden), float32."""
+    (1, tokens, hidden), float32; of pictures ``picture`` and ``result``, of (1, 3, height, width)
+    and (1, classes)."""
     shape = SHAPES[name]
     stack = _Stack(shape, Writer(seed))
-    state = "hidden"
+    pictures = name == PICTURES
+    state = stack.squares("picture") if pictures else "hidden"
     for _ in range(shape.layers):
         state = stack.block(state)
-    result = stack.norm(state) if shape.causal else state
-    tensor = (1, shape.tokens, shape.hidden)
-    return stack.writer.model(name, ("hidden", tensor), ("result", result, tensor), opset=17)
+    result = stack.norm(state) if shape.before else state
+    tensor: tuple[int, ...] = (1, shape.tokens, shape.hidden)
+    given, made = ("hidden", tensor), tensor
+    if pictures:
+        result = stack.classes(result)
+        given, made = ("picture", (1, 3, SIDE, SIDE)), (1, CLASSES)
+    return stack.writer.model(name, given, ("result", result, made), opset=17)
 
 
 class _Stack:
@@ -54,11 +74,35 @@ class _Stack:
         self.writer = writer
 
     def block(self, state: str) -> str:
-        if self._shape.causal:
+        if self._shape.before:
             state = self._add(state, self._attention(self.norm(state)))
             return self._add(state, self._inner(self.norm(state)))
         state = self.norm(self._add(state, self._attention(state)))
         return self.norm(self._add(state, self._inner(state)))
+
+    def squares(self, picture: str) -> str:
+        """A picture's tokens, a product of each square's pixels, behind one that is learnt."""
+        hidden, pixels = self._shape.hidden, 3 * SQUARE**2
+        weights = self.writer.normal(hidden, 3, SQUARE, SQUARE) / np.sqrt(pixels)
+        cut = self.writer.node(
+            *("Conv", picture, self.writer.constant(weights), self._vector(hidden)),
+            strides=[SQUARE, SQUARE],
+        )
+        lines = self.writer.integers([1, hidden, self._shape.tokens - 1])
+        tokens = self.writer.node(
+            "Transpose", self.writer.node("Reshape", cut, lines), perm=[0, 2, 1]
+        )
+        learnt = self.writer.constant(0.02 * self.writer.normal(1, 1, hidden))
+        whole = self.writer.node("Concat", learnt, tokens, axis=1)
+        places = 0.02 * self.writer.normal(1, self._shape.tokens, hidden)
+        return self._add(whole, self.writer.constant(places))
+
+    def classes(self, state: str) -> str:
+        """What the first token says."""
+        ends = (self.writer.integers([number]) for number in (0, 1, 1))
+        first = self.writer.node("Slice", state, *ends)
+        row = self.writer.node("Reshape", first, self.writer.integers([1, self._shape.hidden]))
+        return self._dense(row, self._shape.hidden, CLASSES)
 
     def norm(self, x: str) -> str:
         hidden = self._shape.hidden

@@ -6,10 +6,8 @@ two of them: of 16 rows of numbers by 16 columns of weights, 64 terms each, adde
 
 TensorIR has no such registers. A schedule leaves the reduction of a tile as it is and marks it
 (`multiply_matrices`), in the trace as well; `in_registers` puts in its place the instructions for
-it once the schedule is complete. Each task of a kernel says how large the registers are to be
-(LDTILECFG) before its tiles, and lets go of them after. The kernel asks the system for the right to
-use them until it has it (Linux lends it on request, from 5.16 on; without it the first such
-instruction kills the process).
+it (`matrix_registers`) once the schedule is complete. Each task of a kernel says how large the
+registers are to be before its tiles, and lets go of them after.
 """
 
 from __future__ import annotations

@@ -15,9 +15,11 @@ from typing import Any
 
 from tvm import tirx
 
-LANES = 16
-"""Of a vector of single precision; columns of a register."""
-TERMS = 32
+from tunefarm.devices.matrices import COLUMNS, ROW_BYTES
+
+LANES = COLUMNS
+"""Of a vector of single precision, as many as columns of a register."""
+TERMS = ROW_BYTES // 2
 """Numbers of bfloat16 in a register's row."""
 _NAME = "tunefarm_paired_"
 _POWER = (1.0, 0.6951167583465576, 0.22764497995376587, 0.0770670473575592)
@@ -84,23 +86,23 @@ def _long(number: Any) -> Any:
 
 def text() -> str:
     """The functions."""
-    return "".join(
-        [
-            *("declare <32 x i16> @llvm.masked.load.v32i16.p0(ptr, <32 x i1>, <32 x i16>)\n"),
-            *("declare <16 x i16> @llvm.masked.load.v16i16.p0(ptr, <16 x i1>, <16 x i16>)\n"),
-            *("declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)\n"),
-            *("declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)\n"),
-            *(_declared("reduce", "i32"), _declared("scalef", "<16 x float>")),
-            *("declare float @llvm.vector.reduce.fadd.v16f32(float, <16 x float>)\n"),
-            *(_turned(), _woven(), _laid(), _OF_VECTORS),
-        ]
+    declared = (
+        "<32 x i16> @llvm.masked.load.v32i16.p0(ptr, <32 x i1>, <32 x i16>)",
+        "<16 x i16> @llvm.masked.load.v16i16.p0(ptr, <16 x i1>, <16 x i16>)",
+        "<16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)",
+        "<16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)",
+        "float @llvm.vector.reduce.fadd.v16f32(float, <16 x float>)",
+        _with_mask("reduce", "i32"),
+        _with_mask("scalef", "<16 x float>"),
     )
+    parts = (_turned(), _woven(), _laid(), _power(), _largest(), _ROUNDED_AND_TOTAL)
+    return "".join([*(f"declare {one}\n" for one in declared), *parts])
 
 
-def _declared(name: str, second: str) -> str:
+def _with_mask(name: str, second: str) -> str:
     """An instruction of vectors with a mask."""
     arguments = f"<16 x float>, {second}, <16 x float>, i16, i32"
-    return f"declare <16 x float> @llvm.x86.avx512.mask.{name}.ps.512({arguments})\n"
+    return f"<16 x float> @llvm.x86.avx512.mask.{name}.ps.512({arguments})"
 
 
 def _numbers(count: int) -> str:
@@ -152,7 +154,7 @@ def _turned() -> str:
         lines.append(
             f"""
   %to.{row} = getelementptr i8, ptr %to, i64 {row * 4 * LANES}
-  store <{LANES} x i32> %r4.{row}, ptr %to.{row}, align 64"""
+  store <{LANES} x i32> %r4.{row}, ptr %to.{row}, align 2"""
         )
     arguments = "ptr %from, i64 %pitch, i64 %rows, i64 %terms, ptr %to"
     return _defined("turned", arguments, "".join(lines))
@@ -162,7 +164,7 @@ def _woven() -> str:
     lanes = ", ".join(f"i32 {one}, i32 {one + LANES}" for one in range(LANES))
     body = f"""{_inside(LANES, "%columns")}{_row("upper", 0, LANES)}{_row("lower", 1, LANES)}
   %pairs = shufflevector <{LANES} x i16> %upper, <{LANES} x i16> %lower, <{TERMS} x i32> <{lanes}>
-  store <{TERMS} x i16> %pairs, ptr %to, align 64"""
+  store <{TERMS} x i16> %pairs, ptr %to, align 2"""
     return _defined("woven", "ptr %from, i64 %pitch, i64 %rows, i64 %columns, ptr %to", body)
 
 
@@ -170,7 +172,7 @@ def _laid() -> str:
     body = f"""{_inside(TERMS, "%terms")}
   %row = call <{TERMS} x i16> @llvm.masked.load.v{TERMS}i16.p0(
     ptr align 2 %from, <{TERMS} x i1> %inside, <{TERMS} x i16> zeroinitializer)
-  store <{TERMS} x i16> %row, ptr %to, align 64"""
+  store <{TERMS} x i16> %row, ptr %to, align 2"""
     return _defined("laid", "ptr %from, i64 %terms, ptr %to", body)
 
 
@@ -231,13 +233,13 @@ def _largest() -> str:
     )
 
 
-_OF_VECTORS = f"""
-{_power()}define linkonce_odr hidden <16 x i16> @{_NAME}rounded(<16 x float> %v) alwaysinline {{
+_ROUNDED_AND_TOTAL = f"""
+define linkonce_odr hidden <16 x i16> @{_NAME}rounded(<16 x float> %v) alwaysinline {{
   %half = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %v)
   %bits = bitcast <16 x bfloat> %half to <16 x i16>
   ret <16 x i16> %bits
 }}
-{_largest()}define linkonce_odr hidden float @{_NAME}total(<16 x float> %v) alwaysinline {{
+define linkonce_odr hidden float @{_NAME}total(<16 x float> %v) alwaysinline {{
   %sum = call reassoc float @llvm.vector.reduce.fadd.v16f32(float 0.0, <16 x float> %v)
   ret float %sum
 }}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from tests.results.test_journal import make_job
 from tunefarm.devices.device import Device
 from tunefarm.errors import ArtifactError, ArtifactTampered
-from tunefarm.frontend.pass_log import ROUND_FACTORS
+from tunefarm.frontend.pass_log import BASELINE
 from tunefarm.frontend.program import Program, TensorSpec
 from tunefarm.home import Home
 from tunefarm.measure import weights
@@ -21,7 +22,7 @@ from tunefarm.measure.facts import PREVIOUS
 from tunefarm.measure.gate import Parity
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.stats import Comparison, Verdict
-from tunefarm.results.artifact import Packaged, _untuned, package
+from tunefarm.results.artifact import Packaged, _features, _untuned, package
 from tunefarm.results.facts import PACKAGED, Job, JobTarget
 from tunefarm.results.journal import Journal
 from tunefarm.results.manifest import LIBRARY, WEIGHTS
@@ -35,6 +36,7 @@ from tunefarm.results.shipped import (
     previous,
     shipped_before,
 )
+from tunefarm.search.candidate import IN_MATRICES, MATRIX_ATTENTION
 
 X = TensorSpec("x", (4,), "float32")
 Y = TensorSpec("y", (4,), "float32")
@@ -245,13 +247,26 @@ def test_what_is_known_of_it(journal: Journal, device: Device) -> None:
     assert previous(journal, "net-1", "llvm") == {**unmeasured, "digest": "e"}
 
 
+@pytest.mark.parametrize(
+    ("note", "lent"),
+    [("tunefarm.point", False), (IN_MATRICES, True), (f"{MATRIX_ATTENTION} tasks=1", True)],
+)
+def test_what_the_system_lends_is_needed_where_a_kernel_uses_it(
+    device: Device, note: str, lent: bool
+) -> None:
+    here = dataclasses.replace(device, features=("amx_bf16", "amx_tile", "avx2"))
+    needed = _features(here, {"one": '["another"]', "two": json.dumps([[note]])})
+    assert needed == (["amx_bf16", "amx_tile", "avx2"] if lent else ["avx2"])
+
+
 def test_an_untuned_build_rounds_nothing_that_was_allowed(tmp_path: Path) -> None:
     """It is made of the program as it was before that."""
     program = program_at(tmp_path)
-    notes = [{"pass": name, "detail": ""} for name in ("onnx.expand", ROUND_FACTORS)]
+    before = [{"pass": "onnx.expand", "detail": ""}, {"pass": "relax.FuseOps", "detail": BASELINE}]
+    notes = [*before, {"pass": "relax.round_factors", "detail": ""}]
     told = {**program.evidence, "passes": notes, "precision": "bfloat16"}
     rounded = replace(program, evidence={**told, "untuned_precision": "float32"})
     plain = _untuned(rounded)
     assert plain.precision == "float32"
-    assert [one["pass"] for one in plain.evidence["passes"]] == ["onnx.expand"]
+    assert plain.evidence["passes"] == before
     assert _untuned(replace(program, evidence=told)).precision == "bfloat16", "an older program's"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from tests import models
 from tests.command import tunefarm
 from tests.float_network import network as float_network
+from tests.frontend.test_relax_attention import network as attention_network
 from tests.jobs import left_over
 from tests.mlflow_server import MlflowServer
 from tests.quantised_models import network as quantised_network
@@ -31,6 +33,7 @@ from tunefarm.measure.gate import parity
 from tunefarm.results.artifact_file import open_artifact
 from tunefarm.results.journal import Journal
 from tunefarm.results.lessons import home_lessons
+from tunefarm.search.candidate import MATRIX_ATTENTION
 
 pytestmark = pytest.mark.ray
 
@@ -458,6 +461,22 @@ def test_a_model_whose_factors_may_be_rounded(farm: dict[str, Any], tmp_path: Pa
     assert "avx512_bf16" in needed
     if "amx_bf16" in cpu_features():
         assert {"amx_bf16", "amx_int8", "amx_tile"} <= needed
+
+
+@pytest.mark.long
+def test_a_transformer_whose_factors_may_be_rounded(farm: dict[str, Any], tmp_path: Path) -> None:
+    """Its attention is one kernel, in matrix registers, and right in the whole."""
+    if "amx_bf16" not in cpu_features():
+        pytest.skip("kernels with amx_bf16 are built here, but run where a processor has it")
+    model = tmp_path / "m.onnx"
+    model.write_bytes(attention_network("masked").SerializeToString())
+    row = _faster(farm, model, 12, "llvm:precision=bfloat16")
+    assert 1e-6 < row["parity"]["max_rel_err"] < 16 * rounding("bfloat16")
+    with zipfile.ZipFile(row["artifact"]) as artifact:
+        kernels = json.loads(artifact.read("schedules.json"))["kernels"].values()
+    traces = [one["trace"] for one in kernels if one["name"] == "attention"]
+    assert len(traces) == 1
+    assert MATRIX_ATTENTION in json.dumps(traces)
 
 
 @pytest.mark.long

@@ -82,8 +82,11 @@ class Attention:
         return float(by.value) if by is not None and by.value > 0 and loads else None
 
 
-def attention_of(workload: Any, dtypes: Sequence[str] = HALF) -> Attention | None:
-    """The kernel as attention in one of these types, None where it is something else."""
+def attention_of(
+    workload: Any, dtypes: Sequence[str] = HALF, singly: bool = False
+) -> Attention | None:
+    """The kernel as attention in one of these types, None where it is something else; `singly`: one
+    whose elements are copied one by one where no two of them lie together."""
     try:
         stages = stages_of(workload)
     except ValueError:
@@ -123,9 +126,9 @@ def attention_of(workload: Any, dtypes: Sequence[str] = HALF) -> Attention | Non
     if many + 1 in left.axes or many in right.axes or many in values.axes:
         return None
     operands = (
-        operand_of(first, left, rows, deep),
-        operand_of(first, right, across, deep),
-        operand_of(second, values, across, deep),
+        operand_of(first, left, rows, deep, singly),
+        operand_of(first, right, across, deep, singly),
+        operand_of(second, values, across, deep, singly),
     )
     if any(one is None for one in operands):
         return None

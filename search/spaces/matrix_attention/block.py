@@ -38,7 +38,7 @@ class Block(Way):
 
 
 @dataclass(frozen=True)
-class Sizes:
+class HeadSizes:
     """Of one head, filled up to whole registers; see `Attention.sizes`."""
 
     rows: int
@@ -78,7 +78,7 @@ def beside(columns: int, down: int) -> int:
     return max(one for one in divisors(columns) if registers(down, one) <= REGISTERS)
 
 
-def ways(sizes: Sizes) -> Iterator[Block]:
+def ways(sizes: HeadSizes) -> Iterator[Block]:
     columns = sizes.all_keys // LANES
     for down, across in product((1, 2, 3), (1, 2, 4)):
         if registers(down, across) > REGISTERS or columns % across:
@@ -95,13 +95,19 @@ _MULTIPLIED, _STORED = 16.0, 16.0
 """Of an instruction for matrices; and of a register that is stored."""
 _TURNED, _WOVEN = 90.0, 5.0
 """Of sixteen rows by 32 terms; and of two rows by sixteen columns."""
+_MOVED = 3.0
+"""Of a number that is moved by itself."""
 _ROW, _FINISHED = 30.0, 6.0
 """Of a query's sums, and of a vector of its result."""
 _TASK = 800.0
 
 
-def expected_s(batches: int, sizes: Sizes, way: Block, machine: Hardware) -> float:
-    """Seconds of one call at 3 GHz: to order points by."""
+def expected_s(batches: int, sizes: HeadSizes, way: Block, machine: Hardware, apart: int) -> float:
+    """Seconds of one call at 3 GHz: to order points by.
+
+    Args:
+        apart: numbers of a head's keys and values that are moved one by one.
+    """
     tasks = batches * way.tasks
     down, keys = way.down, sizes.all_keys
     columns, panels = keys // LANES, sizes.all_wide // LANES
@@ -117,7 +123,7 @@ def expected_s(batches: int, sizes: Sizes, way: Block, machine: Hardware) -> flo
     block += way.rows * (ceil(sizes.keys / LANES) * _LINE + _ROW + _FINISHED * panels)
     kept = way.rows * keys * 6
     far = 1.0 + 0.15 * (kept > 32 << 10) + max(0.0, kept / machine.l2 - 0.5)
-    packed = columns * deep * _TURNED + steps * LANES * panels * _WOVEN
+    packed = columns * deep * _TURNED + steps * LANES * panels * _WOVEN + _MOVED * apart
     blocks = ceil(sizes.blocks(way) / way.tasks)
     cycles = ceil(tasks / machine.cores) * (packed + blocks * block * far + _TASK)
     return (cycles + LAUNCH) / 3e9

@@ -16,7 +16,7 @@ from tunefarm.search.spaces.written import Writer, number
 
 
 @dataclass(frozen=True)
-class Side:
+class HeadMatrix:
     """An operand at a head. A place in it is a query and a term, a key and a term, or a column of
     values and a key."""
 
@@ -30,36 +30,28 @@ class Side:
 
     def pitch(self, near: int, far: int) -> int | None:
         """Bytes between neighbours along the `far` of its two axes, where those along the `near`
-        one lie side by side; None where they do not, or not all are there."""
+        one lie side by side; None where they do not."""
         strides, _ = strides_of(self.block, self.operand.indices, self.operand.buffer.shape)
         axes = self._axes()
-        if self.operand.condition is not None or strides[axes[near]] != 1:
-            return None
         pitch = strides[axes[far]]
-        return None if pitch is None else 2 * pitch
+        return 2 * pitch if pitch is not None and strides[axes[near]] == 1 else None
 
-    def _load(self, writer: Writer, place: Sequence[Any]) -> tuple[Any, dict[Any, Any]]:
+    def _load(self, writer: Writer, place: Sequence[Any]) -> Any:
         variables = [v.var for v in self.block.node.iter_vars]
-        axes = self._axes()
-        batch = len(self.head)
-        here = {variables[axis]: value for axis, value in enumerate(self.head)}
-        here |= {one: number(0) for one in variables[batch:]}
-        here |= {variables[axis]: value for axis, value in zip(axes, place, strict=True)}
+        here = {one: number(0) for one in variables}
+        here |= dict(zip(variables, self.head, strict=False))
+        here |= {variables[axis]: at for axis, at in zip(self._axes(), place, strict=True)}
         indices = [writer.simple(renamed(index, here)) for index in self.operand.indices]
-        return tirx.BufferLoad(self.operand.buffer, indices), here
+        return tirx.BufferLoad(self.operand.buffer, indices)
 
     def address(self, writer: Writer, place: Sequence[Any]) -> Any:
-        return tirx.address_of(self._load(writer, place)[0])
+        return tirx.address_of(self._load(writer, place))
 
     def bits(self, writer: Writer, place: Sequence[Any]) -> Any:
         """Of one number; nought where there is none."""
-        load, here = self._load(writer, place)
-        axes = self._axes()
-        extents = (self.block.axes[axis].extent for axis in axes)
+        extents = (self.block.axes[axis].extent for axis in self._axes())
         there = tirx.all(*(one < extent for one, extent in zip(place, extents, strict=True)))
-        if self.operand.condition is not None:
-            there = tirx.And(there, renamed(self.operand.condition, here))
-        bits = tirx.reinterpret("int16", load)
+        bits = tirx.reinterpret("int16", self._load(writer, place))
         return tirx.if_then_else(there, bits, tirx.const(0, "int16"))
 
 

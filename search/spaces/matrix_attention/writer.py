@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -21,20 +22,21 @@ from tunefarm.search.kernels.matrix_registers import (
 from tunefarm.search.kernels.paired import LANES, TERMS
 from tunefarm.search.kernels.splice import once, renamed
 from tunefarm.search.spaces.attention_tile.attention import Attention, instead
-from tunefarm.search.spaces.matrix_attention.block import Block, Sizes, beside
-from tunefarm.search.spaces.matrix_attention.operand import Side, left, present
+from tunefarm.search.spaces.matrix_attention.block import Block, HeadSizes, beside
+from tunefarm.search.spaces.matrix_attention.operand import HeadMatrix, left, present
 from tunefarm.search.spaces.written import Writer, coordinates, number, when
 
 _LOG2E = 1.4426950408889634
 _LEAST = -3.4028234663852886e38
+"""Of numbers: where the largest is sought from."""
 _CHAINS = 4
 """Vectors that the largest of a row is sought in at once, so that none waits for the one before."""
 
 
-class AttentionWriter(Writer):
+class BlockWriter(Writer):
     """The kernel at a point."""
 
-    def __init__(self, of: Attention, sizes: Sizes, way: Block) -> None:
+    def __init__(self, of: Attention, sizes: HeadSizes, way: Block) -> None:
         super().__init__()
         self._of, self._sizes, self._way = of, sizes, way
         rows, keys, line = way.rows, sizes.all_keys, sizes.line
@@ -91,7 +93,7 @@ class AttentionWriter(Writer):
     def _packed(self, head: Sequence[Any]) -> list[Any]:
         """A head's keys and values, brought into order."""
         of, sizes = self._of, self._sizes
-        keys, values = Side(of.keys, of.first, head), Side(of.values, of.second, head)
+        keys, values = HeadMatrix(of.keys, of.first, head), HeadMatrix(of.values, of.second, head)
         deep, pairs = sizes.all_depth // TERMS, sizes.all_keys // 2
 
         def turned(tile: Any, step: Any) -> Any:
@@ -135,7 +137,7 @@ class AttentionWriter(Writer):
     def _laid(self, head: Sequence[Any], first: Any) -> Any:
         """A block of queries, from the `first` on."""
         of, sizes = self._of, self._sizes
-        queries = Side(of.queries, of.first, head)
+        queries = HeadMatrix(of.queries, of.first, head)
 
         def laid(row: Any, step: Any) -> Any:
             to = row * sizes.all_depth + step * TERMS
@@ -264,7 +266,8 @@ class AttentionWriter(Writer):
         return tirx.SeqStmt([*text, _stored(self._shares, share, row)])
 
     def _sought(self, score: Callable[[Any, Any], Any], last: Callable[[Any, Any], Any]) -> Any:
-        """The largest of a row, in all lanes; `last` is of the line where a row ends."""
+        """The largest of a row, as the first of `largest`; `last` is of the line where a row
+        ends."""
         whole, rest = divmod(self._sizes.keys, LANES)
         chains = _CHAINS if whole >= _CHAINS else 1
         turns = whole // chains
@@ -304,7 +307,8 @@ class AttentionWriter(Writer):
         """What the softmax is taken of, at a key; a product alone where that is by a factor.
 
         Args:
-            ends: it is of the line where a row ends: beyond there is the least score.
+            ends: it is of the line where a row ends: what is beyond has no weight, whatever the
+                others are.
         """
         of, sizes = self._of, self._sizes
         variables = [v.var for v in of.first.node.iter_vars][:-1]
@@ -321,7 +325,7 @@ class AttentionWriter(Writer):
                 return value
             # What is not there must not be read, but for products.
             choose = tirx.if_then_else if of.factor is None else tirx.Select
-            return choose(key < sizes.keys, value, _float(_LEAST))
+            return choose(key < sizes.keys, value, _float(-math.inf))
 
         return score
 

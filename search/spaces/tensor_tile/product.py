@@ -224,17 +224,21 @@ def _product(block: Stage, read: list[Read], after: tuple[After, ...]) -> Produc
 
 
 def operand_of(
-    block: Stage, read: Read, lines: tuple[int, ...], depth: tuple[int, ...]
+    block: Stage,
+    read: Read,
+    lines: tuple[int, ...],
+    depth: tuple[int, ...],
+    singly: bool = False,
 ) -> Operand | None:
     """None where not even the shortest copy has elements that lie side by side, and they are not
-    read one by one either."""
+    read one by one either, which those of 32 bits can be, and `singly` others."""
     size = numpy_dtype(str(read.buffer.dtype)).itemsize
     for piece in (bytes_ // size for bytes_ in PIECE_BYTES):
         for deep, along in ((True, depth), (False, lines)):
             long = [i for i in along if block.axes[i].extent > 1]
             if long and _together(block, read, long[-1], piece):
                 return Operand(read.buffer, read.indices, read.condition, lines, deep, piece)
-    if size != SINGLE_BYTES:
+    if size != SINGLE_BYTES and not singly:
         return None
     strides, _ = strides_of(block, read.indices, read.buffer.shape)
     last = next((i for i in reversed(lines) if block.axes[i].extent > 1), None)
