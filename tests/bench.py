@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,27 @@ from tunefarm.devices.cpu import cpu_features
 from tunefarm.devices.target import Target
 from tunefarm.frontend.importer import ImportRequest, run_import
 from tunefarm.frontend.program import Program, TuningTask, load_program
-from tunefarm.measure.build import BuildRequest, Library
+from tunefarm.measure.build import Builder, BuildRequest, Library
 from tunefarm.measure.facts import KernelFacts
 from tunefarm.measure.protocol import Protocol
 from tunefarm.measure.requests import ScreenRequest
+from tunefarm.measure.runner import Runner
 from tunefarm.search.candidate import UNTUNED
 from tunefarm.search.space import Point, Proposal, Space
 
 PROTOCOL = Protocol(screen_samples=1, screen_s=1e-6, sample_s=1e-6)
 """What is computed counts here, how fast does not."""
+
+
+@contextmanager
+def pair_of_workers() -> Iterator[tuple[Builder, Runner]]:
+    """One that builds, and one that runs what it has built."""
+    builder, runner = Builder(60.0), Runner(2, PROTOCOL.memory_bytes)
+    try:
+        yield builder, runner
+    finally:
+        builder.close()
+        runner.close()
 
 
 def needs(feature: str) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests import models
-from tests.bench import PROTOCOL, imported
+from tests.bench import imported, pair_of_workers
 from tunefarm.frontend.program import Program
-from tunefarm.measure.build import Builder
-from tunefarm.measure.runner import Runner
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +23,5 @@ def kernels(tmp_path_factory: pytest.TempPathFactory, target) -> Program:
 
 @pytest.fixture(scope="session")
 def workers():
-    builder, runner = Builder(60.0), Runner(2, PROTOCOL.memory_bytes)
-    yield builder, runner
-    builder.close()
-    runner.close()
+    with pair_of_workers() as pair:
+        yield pair
