@@ -232,66 +232,66 @@ class BlockWriter(Writer):
         return tirx.SeqStmt(text)
 
     def _weighed(self, head: Sequence[Any], first: Any, row: Any) -> Any:
-        """A row of products as weights, not yet divided by their sum, and what divides them."""
+        """A row of products as weights, not yet divided by their sum, and what divides them. Beyond
+        the last key there is no score, and no weight, whatever the others are."""
         sizes = self._sizes
         whole, rest = divmod(sizes.keys, LANES)
+        score = self._score(head, first, row)
         begin, zeros = row * sizes.line, tirx.Broadcast(tirx.const(0, "int16"), LANES)
 
-        def weighed(line: Any, score: Callable[[Any, Any], Any]) -> Any:
+        def weighed(line: Any, lanes: int) -> Any:
             def less(lane: Any) -> Any:
                 difference = score(line, lane) - tirx.BufferLoad(self._largest, [number(0)])
                 return _stored(self._vector, difference * _float(self._base()), lane)
 
+            nothing = tirx.Broadcast(_float(-math.inf), LANES)
             weights = _loaded(self._vector, 0)
-            return tirx.SeqStmt(
-                [
-                    self.vector(LANES, less),
-                    _stored(self._vector, paired.power(weights), _lanes(0)),
-                    _stored(self._total, _loaded(self._total, 0) + weights, _lanes(0)),
-                    _stored(self._weights, paired.rounded(weights), _lanes(begin + line * LANES)),
-                ]
-            )
+            text = [] if lanes == LANES else [_stored(self._vector, nothing, _lanes(0))]
+            text += [
+                self.vector(lanes, less),
+                _stored(self._vector, paired.power(weights), _lanes(0)),
+                _stored(self._total, _loaded(self._total, 0) + weights, _lanes(0)),
+                _stored(self._weights, paired.rounded(weights), _lanes(begin + line * LANES)),
+            ]
+            return tirx.SeqStmt(text)
 
-        score = self._score(head, first, row)
         text = [
-            *self._sought(score, self._score(head, first, row, ends=True)),
+            *self._sought(score),
             _stored(self._total, tirx.Broadcast(_float(0.0), LANES), _lanes(0)),
-            self._serial("line", whole, lambda line: weighed(line, score)),
+            self._serial("line", whole, lambda line: weighed(line, LANES)),
         ]
         if rest:
-            text.append(weighed(number(whole), self._score(head, first, row, ends=True)))
+            text.append(weighed(number(whole), rest))
         for line in range(whole + bool(rest), sizes.all_keys // LANES):
             text.append(_stored(self._weights, zeros, _lanes(begin + line * LANES)))
         share = _float(1.0) / paired.total(_loaded(self._total, 0))
         return tirx.SeqStmt([*text, _stored(self._shares, share, row)])
 
-    def _sought(self, score: Callable[[Any, Any], Any], last: Callable[[Any, Any], Any]) -> Any:
-        """The largest of a row, as the first of `largest`; `last` is of the line where a row
-        ends."""
+    def _sought(self, score: Callable[[Any, Any], Any]) -> list[Any]:
+        """The largest of a row, as the first of `largest`."""
         whole, rest = divmod(self._sizes.keys, LANES)
         chains = _CHAINS if whole >= _CHAINS else 1
         turns = whole // chains
 
-        def found(line: Any, chain: Any, score: Callable[[Any, Any], Any]) -> Any:
+        def found(line: Any, chain: Any, lanes: int) -> Any:
             def one(lane: Any) -> Any:
                 place = chain * LANES + lane
                 now = tirx.BufferLoad(self._largest, [place])
                 return _stored(self._largest, tirx.max(now, score(line, lane)), place)
 
-            return self.vector(LANES, one)
+            return self.vector(lanes, one)
 
         def chained(turn: Any) -> Any:
-            def one(chain: Any) -> Any:
-                return found(turn * chains + chain, chain, score)
-
-            return self.unrolled("chain", chains, one)
+            return self.unrolled(
+                "chain", chains, lambda chain: found(turn * chains + chain, chain, LANES)
+            )
 
         least = tirx.Broadcast(_float(_LEAST), LANES)
         text = [_stored(self._largest, least, _lanes(chain * LANES)) for chain in range(chains)]
         text.append(self._serial("line", turns, chained))
-        text += [found(number(line), number(0), score) for line in range(turns * chains, whole)]
+        text += [found(number(line), number(0), LANES) for line in range(turns * chains, whole)]
         if rest:
-            text.append(found(number(whole), number(0), last))
+            text.append(found(number(whole), number(0), rest))
         largest = _loaded(self._largest, 0)
         for chain in range(1, chains):
             largest = tirx.max(largest, _loaded(self._largest, chain * LANES))
@@ -301,31 +301,20 @@ class BlockWriter(Writer):
         """By what differences of scores are multiplied to be powers of two."""
         return _LOG2E * (self._of.factor or 1.0)
 
-    def _score(
-        self, head: Sequence[Any], first: Any, row: Any, ends: bool = False
-    ) -> Callable[[Any, Any], Any]:
-        """What the softmax is taken of, at a key; a product alone where that is by a factor.
-
-        Args:
-            ends: it is of the line where a row ends: what is beyond has no weight, whatever the
-                others are.
-        """
+    def _score(self, head: Sequence[Any], first: Any, row: Any) -> Callable[[Any, Any], Any]:
+        """What the softmax is taken of, at a key; a product alone where that is by a factor."""
         of, sizes = self._of, self._sizes
         variables = [v.var for v in of.first.node.iter_vars][:-1]
         sums = of.first.node.body.buffer
 
         def score(line: Any, lane: Any) -> Any:
             key = line * LANES + lane
-            value = own = tirx.BufferLoad(self._products, [row * sizes.line + key])
-            if of.factor is None:
-                query = present(first + row, sizes.rows)
-                here = dict(zip(variables, [*head, query, key], strict=True))
-                value = instead(renamed(of.score, here), sums, own)
-            if not ends:
-                return value
-            # What is not there must not be read, but for products.
-            choose = tirx.if_then_else if of.factor is None else tirx.Select
-            return choose(key < sizes.keys, value, _float(-math.inf))
+            own = tirx.BufferLoad(self._products, [row * sizes.line + key])
+            if of.factor is not None:
+                return own
+            query = present(first + row, sizes.rows)
+            here = dict(zip(variables, [*head, query, key], strict=True))
+            return instead(renamed(of.score, here), sums, own)
 
         return score
 
