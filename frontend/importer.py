@@ -174,7 +174,6 @@ def run_import(request: ImportRequest) -> None:
         halos,
         kept_wide,
         layout,
-        quotients,
         rounded_factors,
         whole,
     )
@@ -239,7 +238,7 @@ def run_import(request: ImportRequest) -> None:
         if not is_quantised:
             module, rounded = rounded_factors.round_factors(module, request.target, log)
         module = halos.give_halos(module, request.target, log)
-        module = quotients.fast_math(module, request.target, log)
+        module = relax_passes.fast_math(module, request.target, log)
         module = relax_passes.lower(module, request.target, log, "program")
         flops = relax_passes.flops_by_name(module)  # before one operation becomes many
         module = relax_passes.cheapen(module, request.target, log)

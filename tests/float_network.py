@@ -34,14 +34,14 @@ class Network:
         self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
         return name
 
-    def write(self, path: Path, x: list[int], y: list[int], opset: int = 13) -> Path:
+    def write(self, path: Path, x: list[int], y: list[int]) -> Path:
         self.nodes[-1].output[0] = "y"
         infos = (
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)]
             for name, shape in (("x", x), ("y", y))
         )
         graph = helper.make_graph(self.nodes, "network", *infos, self.constants)
-        opsets = [helper.make_opsetid("", opset)]
+        opsets = [helper.make_opsetid("", 13)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
         onnx.checker.check_model(model)
         path.write_bytes(model.SerializeToString())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import time
 from collections.abc import Collection, Mapping
@@ -11,7 +12,7 @@ from typing import Any
 
 import onnx
 import tvm
-from tvm import relax
+from tvm import relax, topi
 from tvm.ir.expr import Call
 from tvm.relax import transform
 from tvm.relax.frontend.onnx import onnx_frontend
@@ -92,6 +93,53 @@ def _reshapes_as_views(module: tvm.IRModule) -> tvm.IRModule:
     views = transform.DeadCodeElimination()(views)
     kernels = (isinstance(one, tvm.tirx.PrimFunc) for one in views.functions.values())
     return views if any(kernels) else module
+
+
+def fast_math(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
+    """Error functions and hyperbolic tangents as quotients of polynomials, in vectors: a library's
+    are called once for every element. (On a GPU they are functions of the compiler's own.)"""
+    if target.kind != "llvm":
+        return module
+    return run_passes(module, [_Quotients()], target, log, "fast math")
+
+
+def gelu(x: Any) -> Any:
+    """x times the normal distribution's share below it."""
+    return topi.multiply(x * 0.5, topi.fast_erf(x * math.sqrt(0.5)) + 1.0)
+
+
+def gelu_tanh(x: Any) -> Any:
+    """Its approximation by a hyperbolic tangent (Hendrycks and Gimpel, Gaussian Error Linear Units,
+    2016)."""
+    inner = topi.multiply(x * math.sqrt(2 / math.pi), topi.multiply(x, x) * 0.044715 + 1.0)
+    return topi.multiply(x * 0.5, topi.fast_tanh(inner) + 1.0)
+
+
+_MADE = {
+    "relax.erf": topi.fast_erf,
+    "relax.tanh": topi.fast_tanh,
+    "relax.nn.gelu": gelu,
+    "relax.nn.gelu_tanh": gelu_tanh,
+}
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: Any) -> Any:
+        made = _MADE.get(getattr(call.op, "name", ""))
+        if made is None:
+            return super().visit_call_(call)
+        return self.builder_.call_te(made, self.visit_expr(call.args[0]))
+
+
+@tvm.transform.module_pass(opt_level=0, name="Quotients")
+class _Quotients:
+    def transform_module(self, module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        mutator = _Mutator(module)
+        for variable, function in module.functions_items():
+            if isinstance(function, relax.Function):
+                mutator.builder_.update_func(variable, mutator.visit_expr(function))
+        return mutator.builder_.get()
 
 
 def cheapen(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:

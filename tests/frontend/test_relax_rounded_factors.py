@@ -386,39 +386,3 @@ def test_attention_is_off_by_rounding_and_not_by_more(tmp_path: Path, kind: str)
     rounded = computed(_with_attention(tmp_path, kind, ALLOWED), x)
     off = np.sqrt(np.mean((rounded - exact) ** 2) / np.mean(exact**2))
     assert 1e-4 < off < 2e-2
-
-
-@pytest.mark.parametrize(
-    ("kind", "roughly"),
-    [("share", True), ("operator", True), ("result", False), ("less", False), ("again", False)],
-)
-def test_an_error_function_of_which_only_rounded_numbers_are_seen_is_a_polynomial(
-    tmp_path: Path, kind: str, roughly: bool
-) -> None:
-    """The share that it makes of a number, in a GELU; not what a result, or something else, is
-    made of."""
-    one = Network()
-    numbers = {"root": np.float32(2**0.5), "one": np.float32(1.0), "half": np.float32(0.5)}
-    one.constants += [numpy_helper.from_array(np.array(v), name) for name, v in numbers.items()]
-    x = one.add("MatMul", "x", one.constant(32, 64))
-    if kind == "operator":
-        made = one.add("Gelu", x)
-    else:
-        erf = one.add("Erf", one.add("Div", x, "root"))
-        share = one.add("Sub" if kind == "less" else "Add", erf, "one")
-        made = one.add("Mul", one.add("Mul", x, "half"), share)
-        if kind == "again":
-            made = one.add("Add", made, share)
-    last = one.add("MatMul", made, one.constant(64, 64))
-    if kind == "result":
-        one.add("Concat", last, made, axis=1)
-    rows = 16 if kind == "result" else 8
-    model = one.write(tmp_path / "m.onnx", [1, 8, 32], [1, rows, 64], opset=20)
-    program = imported(tmp_path / "program", model, ALLOWED)
-    names = " ".join(task.name for task in program.tasks)
-    assert ("rough" in names) == roughly, names
-    plain = imported(tmp_path / "plain", model, PLAIN)
-    assert not any("rough" in task.name for task in plain.tasks)
-    given = np.random.default_rng(1).normal(size=(1, 8, 32)).astype(np.float32)
-    exact, rounded = computed(plain, given), computed(program, given)
-    assert 1e-4 < np.sqrt(np.mean((rounded - exact) ** 2) / np.mean(exact**2)) < 2e-2
