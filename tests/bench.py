@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,6 +104,19 @@ class Bench:
         assert outcome.screening is not None
         assert min(outcome.screening.samples) > 0
         return library
+
+    def check_some(self, space: Space, family: str) -> None:
+        """The likeliest point, the one that is least so, and two others; all are the family's."""
+        from tunefarm.search.replay import completed_by
+
+        known = sorted(space.modelled(), key=lambda one: one.seconds)
+        assert known, "else there were TVM's sketches alone"
+        for place, one in enumerate([known[0], known[-1], *random.Random(0).sample(known, 2)]):
+            proposal = space.realise(one.point, 0)
+            assert proposal is not None
+            assert space.locate(proposal.trace) == one.point
+            assert (completed_by(proposal.trace) or "").startswith(family)
+            self.check(proposal, str(place))
 
 
 def fitting(

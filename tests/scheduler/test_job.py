@@ -17,6 +17,7 @@ import onnxruntime
 import pytest
 
 from tests import models
+from tests.bench import needs
 from tests.command import tunefarm
 from tests.float_network import network as float_network
 from tests.frontend.test_relax_attention import network as attention_network
@@ -466,8 +467,7 @@ def test_a_model_whose_factors_may_be_rounded(farm: dict[str, Any], tmp_path: Pa
 @pytest.mark.long
 def test_a_transformer_whose_factors_may_be_rounded(farm: dict[str, Any], tmp_path: Path) -> None:
     """Its attention is one kernel, in matrix registers, and right in the whole."""
-    if "amx_bf16" not in cpu_features():
-        pytest.skip("kernels with amx_bf16 are built here, but run where a processor has it")
+    needs("amx_bf16")
     model = tmp_path / "m.onnx"
     model.write_bytes(attention_network("masked").SerializeToString())
     row = _faster(farm, model, 12, "llvm:precision=bfloat16")
