@@ -51,7 +51,8 @@ def end_own_ray() -> None:
     for child in psutil.Process().children():
         with suppress(psutil.Error):  # it has just ended
             if child.name() in ("raylet", "gcs_server"):
-                started += [child, *child.children(recursive=True)]
+                started.append(child)
+                started += child.children(recursive=True)
     try:
         ray.shutdown()
     finally:
