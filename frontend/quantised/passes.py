@@ -184,6 +184,10 @@ def _inputs_in(
     return made
 
 
+FEW = 4
+"""Filters of a group."""
+
+
 @dataclass(frozen=True)
 class _Factors:
     """Constant weights: whole numbers, and what they are multiplied by, for each column; of which
@@ -313,11 +317,12 @@ class _Speller:
         times: NDArray[np.float64],
         plus: NDArray[Any] | None,
     ) -> None:
-        """The product of whole numbers, `times` and `plus` for each column of it. One channel at a
-        time there are no sums of products to speak of: there the weights are multiplied instead."""
+        """The product of whole numbers, `times` and `plus` for each column of it. With few filters
+        a group there are no products for instructions to speak of (`relax.merged_groups`): there
+        the weights are multiplied instead."""
         name, convolution = node.output[0], node.op_type == "Conv"
-        single = convolution and attribute(node, "group", 1) > 1
-        columns = factors.columns
+        columns, groups = factors.columns, attribute(node, "group", 1) if convolution else 1
+        single = groups > 1 and columns // groups < FEW
         shape = (1, columns, 1, 1) if convolution else (columns,)
         times = np.broadcast_to(times, (columns,))
         weights = factors.numbers * (times.reshape(-1, 1, 1, 1) if single else 1)

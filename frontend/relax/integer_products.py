@@ -144,8 +144,13 @@ def padded(data: Any, padding: Sequence[int], zero: int, multiple: int) -> Any:
     return topi.nn.pad(data, before, after, pad_value=value, name="pad_temp")
 
 
-def convolved(image: Any, weights: Any, window: Window, groups: Groups) -> Any:
-    """A convolution of an image that has all around it that it needs, as 32-bit sums."""
+def convolved(image: Any, weights: Any, window: Window, groups: Groups, parts: int = 1) -> Any:
+    """A convolution of an image that has all around it that it needs, as 32-bit sums.
+
+    Args:
+        parts: that channels and filters are divided into, each filter reading one of them; where
+            they are several, `groups` are too.
+    """
     if groups:
         down, across, depth, columns, *_ = (int(size) for size in weights.shape)
     else:
@@ -165,11 +170,13 @@ def convolved(image: Any, weights: Any, window: Window, groups: Groups) -> Any:
     )
     ry, rx = te.reduce_axis((0, down), name="ry"), te.reduce_axis((0, across), name="rx")
     axes, channel, weight = _terms(weights, depth, groups, "rc")
+    of_part = depth * prod(groups)
 
     def sums(n: Any, y: Any, x: Any, f: Any) -> Any:
         (sy, sx), (dy, dx) = window.strides, window.dilation
         row, column = y * sy + ry * dy + inset[0], x * sx + rx * dx + inset[1]
-        number = image(n, row, column, channel)
+        first = tirx.floordiv(f, columns // parts) * of_part if parts > 1 else 0
+        number = image(n, row, column, first + channel)
         return _sum_of(number, weight(f, ry, rx), [ry, rx, *axes])
 
     return te.compute((image.shape[0], height, width, columns), sums, name="conv2d")

@@ -20,6 +20,7 @@ from tunefarm.frontend.dtypes import BFLOAT16
 from tunefarm.frontend.relax.calls import is_call, shape_of, uses_of
 from tunefarm.frontend.relax.halos import GO_ON, MOST, gains
 from tunefarm.frontend.relax.integer_products import HALVES, NOTHING, Room
+from tunefarm.frontend.relax.merged_groups import merged
 from tunefarm.frontend.relax.whole import channels_last, window_of
 
 CONVOLUTION = "relax.nn.conv2d"
@@ -165,7 +166,18 @@ def _is_product(call: Any, matrices: bool) -> bool:
         return False
     if is_call(call, "relax.matmul"):
         return len(sizes) == 2
-    return channels_last(call) and int(call.attrs.groups) == 1
+    return channels_last(call) and merged_groups(call, matrices) is not None
+
+
+def merged_groups(call: Any, matrices: bool) -> int | None:
+    """How many groups of a convolution, channels last, are to be one; None where it stays in
+    float32: several do without matrix registers."""
+    groups, sizes = int(call.attrs.groups), shape_of(call.args[1])
+    assert sizes is not None, "a constant's"
+    if groups == 1 or not matrices:
+        return 1 if groups == 1 else None
+    terms, columns = sizes[-2], sizes[-1] // groups
+    return merged(groups, terms, columns, HALVES.columns, HALVES.filled)
 
 
 def _is_of_function(call: Any) -> bool:

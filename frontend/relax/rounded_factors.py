@@ -37,12 +37,14 @@ from tunefarm.frontend.relax.integer_products import (
     padded,
     widened,
 )
+from tunefarm.frontend.relax.merged_groups import beside_zeros
 from tunefarm.frontend.relax.roundable import (
     CONVOLUTION,
     Roundable,
     dtype_of,
     filled_columns,
     is_filled,
+    merged_groups,
     moved,
     roundable,
 )
@@ -181,10 +183,15 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
     def _kernel(self, call: Any, data: Any, window: Window | None) -> Any:
         """A convolution of what lies in a window, or a plain product."""
         weights = call.args[1].value.numpy().astype(numpy_dtype(BFLOAT16))
+        parts = 1
+        if window is not None and (groups := int(call.attrs.groups)) > 1:
+            together = merged_groups(call, self._matrices)
+            assert together is not None, "it is a product that may be rounded"
+            weights, parts = beside_zeros(weights, groups, together), groups // together
 
         def made(numbers: Any, constants: Any) -> Any:
             if window is not None:
-                return convolved(numbers, constants, window, HALVES.groups)
+                return convolved(numbers, constants, window, HALVES.groups, parts)
             return multiplied(numbers, constants, HALVES.groups)
 
         columns = weights.shape[-1]

@@ -20,6 +20,7 @@ from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import DeadCodeElimination
 
+from tunefarm.devices.neighbours import neighbours_of
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.pass_log import PassLog
@@ -34,6 +35,7 @@ from tunefarm.frontend.relax.integer_products import (
     padded,
     widened,
 )
+from tunefarm.frontend.relax.merged_groups import beside_zeros, merged
 
 
 def gather_whole(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
@@ -41,7 +43,7 @@ def gather_whole(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRMo
     convolution of one channel at a time, of which the weights are what they are, as a kernel that
     reads 8 bits."""
     started = time.perf_counter()
-    gatherer = _Gatherer(module, instructions_of(target), target.kind == "llvm")
+    gatherer = _Gatherer(module, instructions_of(target), target.kind == "llvm", whole_of(target))
     rewritten = gatherer.visit_expr(module["main"])
     if gatherer.found or gatherer.read:
         gatherer.builder_.update_func(module.get_global_var("main"), rewritten)
@@ -63,19 +65,34 @@ class _Data:
         return str(self.numbers.ty.dtype)
 
 
+@dataclass(frozen=True)
+class _Product:
+    """How one is done.
+
+    Attributes:
+        weights: for `parts` of the channels and of the columns, each of one the factors of one of
+            the other.
+    """
+
+    known: Instructions
+    weights: Weights
+    parts: int = 1
+
+
 @mutator
 class _Gatherer(PyExprMutator):  # type: ignore[misc]
     """
     Args:
         instructions: of the target, best first.
         single: whether convolutions of one channel at a time read 8 bits.
+        whole: columns of a group that are whole registers; none where groups are not for them.
     """
 
     def __init__(
-        self, module: tvm.IRModule, instructions: Sequence[Instructions], single: bool
+        self, module: tvm.IRModule, instructions: Sequence[Instructions], single: bool, whole: int
     ) -> None:
         super().__init__(module)
-        self._instructions, self._single = instructions, single
+        self._instructions, self._single, self._whole = instructions, single, whole
         self._widened: dict[Any, Any] = {}
         self.found, self.read = 0, 0
 
@@ -87,13 +104,11 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         data = self._data(call.args[0])
         if data is None or (convolution and not channels_last(call)):
             return call
-        if convolution and int(call.attrs.groups) > 1:
-            return self._of_single_channels(call, data) if self._single else call
         weights = _whole_constant(call.args[1])
-        if weights is None:
-            return call
-        known = self._fitting(call, data, weights)
-        return call if known is None else self._kernel(call, data, weights, known)
+        if weights is not None and (product := self._fitting(call, data, weights)) is not None:
+            return self._kernel(call, data, product)
+        grouped = convolution and int(call.attrs.groups) > 1
+        return self._of_single_channels(call, data) if grouped and self._single else call
 
     def _data(self, value: Any) -> _Data | None:
         """What `value` is made of, where that is numbers of 8 bits and nothing but."""
@@ -115,19 +130,32 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
     def _made_by(self, value: Any) -> Any:
         return self.lookup_binding(value) if isinstance(value, relax.Var) else value
 
-    def _fitting(self, call: Any, data: _Data, weights: Weights) -> Instructions | None:
-        """The best that are for such a product."""
+    def _fitting(self, call: Any, data: _Data, weights: Weights) -> _Product | None:
+        """By the best instructions that are for it."""
         plain = is_call(call, "relax.matmul")
         if not _in_32_bits(data, weights) or (
             plain and (weights.ndim != 2 or len(call.ty.shape) < 2)
         ):
             return None
-        fit = (
-            known
-            for known in self._instructions
-            if data.dtype == known.data and weights.shape[-1] % known.columns == 0
-        )
-        return next((known for known in fit if known.take(weights)), None)
+        groups = 1 if plain else int(call.attrs.groups)
+        for known in self._instructions:
+            if data.dtype == known.data and weights.shape[-1] % known.columns == 0:
+                product = self._product(known, weights, groups)
+                if product is not None and known.take(product.weights):
+                    return product
+        return None
+
+    def _product(self, known: Instructions, weights: Weights, groups: int) -> _Product | None:
+        """With so many groups; None where no number of them can be made one for whole registers."""
+        if groups == 1:
+            return _Product(known, weights)
+        if not known.groups or not self._whole:
+            return None
+        terms, columns = weights.shape[-2], weights.shape[-1] // groups
+        count = merged(groups, terms, columns, self._whole, known.filled)
+        if count is None:
+            return None
+        return _Product(known, beside_zeros(weights, groups, count), groups // count)
 
     def _of_single_channels(self, call: Any, data: _Data) -> Any:
         window, groups = window_of(call.attrs), int(call.attrs.groups)
@@ -141,8 +169,9 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         self.read += 1
         return self.builder_.call_te(made, data.numbers, call.args[1], primfunc_name_hint="conv2d")
 
-    def _kernel(self, call: Any, data: _Data, weights: Weights, known: Instructions) -> Any:
+    def _kernel(self, call: Any, data: _Data, product: _Product) -> Any:
         """The kernel's sums, less what the data's zero adds to each column, in float32."""
+        known, weights = product.known, product.weights
         convolution = is_call(call, "relax.nn.conv2d")
         window = window_of(call.attrs) if convolution else Window((1, 1), (1, 1), (0,) * 4)
 
@@ -153,7 +182,7 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         def made(numbers: Any, constants: Any) -> Any:
             numbers = filled(numbers)
             if convolution:
-                return convolved(numbers, constants, window, known.groups)
+                return convolved(numbers, constants, window, known.groups, product.parts)
             return multiplied(numbers, constants, known.groups)
 
         emit, op = self.builder_.emit, relax.op
@@ -180,6 +209,12 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         if numbers not in self._widened:
             self._widened[numbers] = self.builder_.emit(relax.op.astype(numbers, stored))
         return self._widened[numbers]
+
+
+def whole_of(target: Target) -> int:
+    """See `_Gatherer`."""
+    known = neighbours_of(target)
+    return known.lanes if known is not None else 0
 
 
 def _in_32_bits(data: _Data, weights: Weights) -> bool:

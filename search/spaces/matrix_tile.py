@@ -171,13 +171,13 @@ def _readable(form: Reduction) -> bool:
         and all(axis is not None for axis in vector.plain)
         and {form.column, *form.reductions} <= set(vector.plain)
         and other is not None
-        and other.strides[form.column] == 0
+        and not other.depends_on(form.column)
         and is_as_stored(form)
         and rows_axis is not None
         and not vector.depends_on(rows_axis)
         and (planes_axis is None or not vector.depends_on(planes_axis))
         and pitch(load_of(form), variables, rows_axis) is not None
-        and form.extent(form.column) % COLUMNS == 0
+        and form.limits[form.column] % COLUMNS == 0
         and bool(_run(form))
     )
 
@@ -209,7 +209,7 @@ def _ways(form: Reduction) -> Iterator[MatrixTile]:
         return
     rows = form.limits[rows_axis]
     planes = form.limits[planes_axis] if planes_axis is not None else 1
-    columns = form.extent(form.column) // COLUMNS
+    columns = form.limits[form.column] // COLUMNS
     tallest = max(one for one in divisors(rows) if one <= ROWS)
     counts = range(1, REGISTERS)
     for high in (one for one in divisors(rows) if tallest / 2 < one <= ROWS):

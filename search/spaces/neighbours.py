@@ -16,6 +16,8 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
+from tvm.sym.pattern import detect_linear_equation
+from tvm_ffi import structural_map
 
 from tunefarm.devices.neighbours import (
     FOURS,
@@ -130,6 +132,18 @@ def _factors(node: Any) -> tuple[Any, ...]:
     return (_GROUPS.get(types, ()), data, weights)
 
 
+def _steps_divide(index: Any, variable: Any, terms: int) -> bool:
+    """Whether an index, in which `variable` is nowhere but in one quotient, moves by a multiple of
+    so many terms from one of its values to the next."""
+    part = tirx.Var("part", str(variable.ty))
+
+    def put(quotient: Any) -> Any:
+        return part if quotient.a.same_as(variable) else quotient
+
+    linear = detect_linear_equation(structural_map(index, (tirx.FloorDiv, put)), [part])
+    return bool(linear) and int(linear[0]) % terms == 0
+
+
 def _grouped(block: Stage, load: Any, operand: Operand, groups: Groups) -> Operand | None:
     """An operand with groups for its elements; None where neighbours do not lie together."""
     terms, axes = prod(groups), len(groups)
@@ -137,9 +151,15 @@ def _grouped(block: Stage, load: Any, operand: Operand, groups: Groups) -> Opera
         return None
     variables = [variable.var for variable in block.node.iter_vars][:-axes]
     inside = load.indices[-1]
-    for variable, one in zip(variables, operand.strides[:-axes], strict=True):
+    for axis, (variable, one) in enumerate(zip(variables, operand.strides[:-axes], strict=True)):
         # A row's address may be whatever it is, as long as its terms begin where a group does.
-        if uses(inside, variable) if one is None else one % terms:
+        if one is not None:
+            begins = one % terms == 0
+        elif operand.groups[axis]:  # a part of the channels for some of the columns
+            begins = _steps_divide(inside, variable, terms)
+        else:
+            begins = not uses(inside, variable)
+        if not begins:
             return None
     strides = tuple(None if one is None else one // terms for one in operand.strides[:-axes])
     # They have dimensions of their own, or are a part of the last one.

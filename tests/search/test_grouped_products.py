@@ -1,0 +1,88 @@
+"""Products of which each filter reads a part of the channels, in registers: what they compute."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.bench import fitting, imported, needs
+from tests.float_network import Network
+from tests.quantised_models import Quantised
+from tunefarm.devices.target import Target, parse_target
+from tunefarm.frontend.program import Program
+
+pytestmark = pytest.mark.tvm
+
+MATRICES = parse_target("llvm:mcpu=sapphirerapids:num-cores=2")
+ROUNDING = parse_target("llvm:mcpu=sapphirerapids:num-cores=2:precision=bfloat16")
+VNNI = parse_target("llvm:mcpu=icelake-server:num-cores=2")
+AVX2 = parse_target("llvm:mcpu=haswell:num-cores=2")
+
+
+def _rounded(directory: Path) -> Program:
+    """Three groups of 32 filters and their channels, four of 8; lines of 14 and of 13."""
+    one = Network()
+    x = one.add("Relu", one.add("Conv", "x", one.constant(96, 8, 1, 1)))
+    x = one.add("Relu", one.add("Conv", x, one.constant(96, 32, 3, 3), pads=[1] * 4, group=3))
+    x = one.add("Relu", one.add("Conv", x, one.constant(32, 96, 2, 2)))
+    one.add("Conv", x, one.constant(32, 8, 3, 3), pads=[1] * 4, group=4)
+    return imported(directory, one.write(directory / "m.onnx", [1, 8, 14, 14], [1, 32, 13, 13]), ROUNDING)
+
+
+def _quantised(directory: Path, target: Target) -> Program:
+    one = Quantised(seed=5)
+    x = one.rounded("x", 1 / 100, 120)
+    x = one.add("Conv", x, one.weights(96, 32, 3, 3), one.bias(96), pads=[1] * 4, group=3)
+    x = one.rounded(one.add("Relu", x), 1 / 60)
+    x = one.rounded(one.add("Relu", one.add("Conv", x, one.weights(32, 96, 2, 2))), 1 / 40)
+    one.add("Conv", x, one.weights(32, 8, 3, 3), pads=[1] * 4, group=4)
+    one.nodes[-1].output[0] = "y"
+    model = one.model([("x", [1, 96, 14, 14])], [("y", [1, 32, 13, 13])])
+    path = directory / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    return imported(directory, path, target)
+
+
+@pytest.mark.parametrize(
+    ("target", "feature", "family"),
+    [
+        (ROUNDING, "amx_bf16", "matrix"),
+        (ROUNDING, "amx_bf16", "overlapped"),
+        (MATRICES, "amx_int8", "matrix"),
+        (MATRICES, "amx_int8", "overlapped"),
+        (VNNI, "avx512_vnni", "register"),
+        (VNNI, "avx512_vnni", "overlapped-register"),
+        (AVX2, "avx2", "register"),
+    ],
+)
+def test_points_compute_what_the_untuned_kernel_computes(
+    target: Target, feature: str, family: str, workers, tmp_path: Path
+) -> None:
+    from tunefarm.search.spaces import matrix_tile, register_tile
+
+    needs(feature)
+    spaces = {
+        "matrix": matrix_tile.matrix_tile_space,
+        "overlapped": matrix_tile.overlapped_matrix_tile_space,
+        "register": register_tile.register_tile_space,
+        "overlapped-register": register_tile.overlapped_tile_space,
+    }
+    program = _rounded(tmp_path) if target is ROUNDING else _quantised(tmp_path, target)
+    grouped = 0
+    for task, bench, space in fitting(program, spaces[family], target, workers, tmp_path):
+        (weights,) = (arg.shape for arg in task.args if len(arg.shape) > 4)
+        terms = weights[2]
+        for size in weights[4:]:
+            terms *= size
+        if task.args[0].shape[-1] == terms:
+            continue
+        grouped += 1
+        known = sorted(space.modelled(), key=lambda one: one.seconds)
+        for number, one in enumerate([known[0], known[-1], *random.Random(2).sample(known, 3)]):
+            proposal = space.realise(one.point, number)
+            assert proposal is not None
+            assert space.locate(proposal.trace) == one.point
+            bench.check(proposal, f"{family}-{task.id}-{number}")
+    assert grouped == (1 if "overlapped" in family else 2)
