@@ -26,7 +26,7 @@ ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
 @click.option(
     "--model-zoo",
     "zoo",
-    type=click.Choice(["onnx-light", "transformers", "mobile", "all"]),
+    type=click.Choice(["onnx-light", "transformers", "mobile", "grouped", "recurrent", "all"]),
     help="Instead of MODEL: the networks that the onnx package carries, transformers, networks for "
     "small devices, or all.",
 )

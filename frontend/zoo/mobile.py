@@ -87,7 +87,7 @@ NETWORKS = {
 
 def mobile(name: str, seed: int = 0) -> onnx.ModelProto:
     """The network `name` of `NETWORKS`: input and output ``image`` and ``scores``."""
-    network, convolutions = NETWORKS[name], _Convolutions(seed)
+    network, convolutions = NETWORKS[name], Convolutions(seed)
     writer = convolutions.writer
     x = convolutions.of("image", 3, network.stem, 3, 2)
     x, channels = convolutions.activated(x, network.activation), network.stem
@@ -106,7 +106,7 @@ def mobile(name: str, seed: int = 0) -> onnx.ModelProto:
     return writer.model(name, image, ("scores", scores, (1, 1000)), opset=14)
 
 
-class _Convolutions:
+class Convolutions:
     """Parts of such networks; each returns its result's name."""
 
     def __init__(self, seed: int) -> None:
@@ -119,25 +119,35 @@ class _Convolutions:
         deep = self.of(wide, block.wide, block.wide, block.taps, block.stride, block.wide)
         deep = self.activated(deep, block.activation)
         if block.squeezed:
-            deep = self._scaled(deep, block, gate)
+            inner = "Relu" if gate == "HardSigmoid" else block.activation
+            deep = self.scaled(deep, block.wide, block.squeezed, inner, gate)
         out = self.of(deep, block.wide, block.channels, 1)
         same = block.stride == 1 and block.channels == channels
         return self.writer.node("Add", out, x) if same else out
 
-    def _scaled(self, x: str, block: Block, gate: str) -> str:
+    def scaled(self, x: str, channels: int, squeezed: int, inner: str, gate: str) -> str:
+        """Its channels times what as many of their means as `squeezed` say of each."""
         means = self.writer.node("GlobalAveragePool", x)
-        inner = "Relu" if gate == "HardSigmoid" else block.activation
-        squeezed = self.activated(self.of(means, block.wide, block.squeezed, 1), inner)
-        scales = self.of(squeezed, block.squeezed, block.wide, 1)
+        few = self.activated(self.of(means, channels, squeezed, 1), inner)
+        scales = self.of(few, squeezed, channels, 1)
         slope = {"alpha": 1 / 6} if gate == "HardSigmoid" else {}
         return self.writer.node("Mul", x, self.writer.node(gate, scales, **slope))
 
     def of(
-        self, x: str, channels: int, filters: int, taps: int, stride: int = 1, groups: int = 1
+        self,
+        x: str,
+        channels: int,
+        filters: int,
+        taps: int,
+        stride: int = 1,
+        groups: int = 1,
+        scale: float = 1.0,
     ) -> str:
-        """A convolution with a bias, padded to keep the image's size, or to halve it."""
+        """A convolution with a bias, padded to keep the image's size, or to halve it; its weights
+        so large that a rectifier keeps the size of numbers, times `scale`."""
         terms = channels // groups * taps * taps
-        weights = self.writer.normal(filters, channels // groups, taps, taps) * np.sqrt(2 / terms)
+        weights = self.writer.normal(filters, channels // groups, taps, taps)
+        weights = weights * (scale * np.sqrt(2 / terms))
         return self.writer.node(
             "Conv",
             *(x, self.writer.constant(weights), self._bias(filters)),

@@ -1,5 +1,5 @@
 """Real networks with seeded random weights: those that the onnx package carries, transformers,
-convolutional networks for small devices, and a recurrent one.
+convolutional networks for small devices and of groups, and a recurrent one.
 
 The graphs of the first are real; their weights are stripped to constants. Here they get random
 ones: normal, scaled by the fan-in so that activations stay in range, and positive variances.
@@ -17,6 +17,7 @@ from tunefarm.frontend.dtypes import HALF
 from tunefarm.frontend.onnx.half import narrowed
 from tunefarm.frontend.onnx.passes import Graph
 from tunefarm.frontend.zoo import crnn
+from tunefarm.frontend.zoo.grouped import GROUPED, grouped
 from tunefarm.frontend.zoo.mobile import NETWORKS, mobile
 from tunefarm.frontend.zoo.quantiser import KINDS, quantised
 from tunefarm.frontend.zoo.transformers import SHAPES, transformer
@@ -32,6 +33,7 @@ def zoos() -> dict[str, tuple[str, ...]]:
         "onnx-light": tuple(light),
         "transformers": tuple(SHAPES),
         "mobile": tuple(NETWORKS),
+        "grouped": tuple(GROUPED),
         "recurrent": (crnn.NAME,),
     }
 
@@ -50,6 +52,8 @@ def zoo_model(name: str, seed: int = 0) -> onnx.ModelProto:
         return transformer(name, seed)
     if name in NETWORKS:
         return mobile(name, seed)
+    if name in GROUPED:
+        return grouped(name, seed)
     if name == crnn.NAME:
         return crnn.crnn(seed)
     path = _DIRECTORY / f"light_{name}.onnx"
