@@ -28,7 +28,7 @@ ALL = "tunefarm,tvm,onnxruntime,openvino,iree,inductor,xla"
     "zoo",
     type=click.Choice(["onnx-light", "transformers", "mobile", "grouped", "recurrent", "all"]),
     help="Instead of MODEL: the networks that the onnx package carries, transformers, networks for "
-    "small devices, or all.",
+    "small devices, of grouped convolutions, recurrent ones, or all.",
 )
 @click.option("--runtimes", default=ALL, show_default=True, help="What to compare, by name.")
 @click.option(

@@ -12,21 +12,22 @@ import numpy as np
 
 from tunefarm.frontend.relax.integer_products import Weights
 
-MOST = 4
-"""Groups that may be one: of what is multiplied then three quarters are zeros, and it is still far
-ahead of vectors of float32."""
+TOGETHER = 4
+"""Groups that may be one where four terms or more are added up at once, or in matrix registers: of
+what is multiplied then three quarters are zeros, and it is still ahead of float32."""
 
 
-def merged(
-    groups: int, terms: int, columns: int, whole: int, filled: int, most: int = MOST
-) -> int | None:
-    """How many neighbouring groups are to be one, as few as will do; None where no number will.
+def merged(groups: int, terms: int, columns: int, whole: int, filled: int, most: int) -> int | None:
+    """How many neighbouring groups are to be one, as few as will do; None where no number will,
+    and of single channels, whose products are not added up.
 
     Args:
         groups, terms, columns: of the convolution, the last two of each group.
         whole, filled: what a group's columns, and its terms, are to be a multiple of.
         most: groups that may be one.
     """
+    if terms == 1:
+        return None
     fits = (
         count
         for count in range(1, min(most, groups) + 1)

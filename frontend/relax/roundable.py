@@ -20,7 +20,7 @@ from tunefarm.frontend.dtypes import BFLOAT16
 from tunefarm.frontend.relax.calls import is_call, shape_of, uses_of
 from tunefarm.frontend.relax.halos import GO_ON, MOST, gains
 from tunefarm.frontend.relax.integer_products import HALVES, NOTHING, Room
-from tunefarm.frontend.relax.merged_groups import merged
+from tunefarm.frontend.relax.merged_groups import TOGETHER, merged
 from tunefarm.frontend.relax.whole import channels_last, window_of
 
 CONVOLUTION = "relax.nn.conv2d"
@@ -172,12 +172,14 @@ def _is_product(call: Any, matrices: bool) -> bool:
 def merged_groups(call: Any, matrices: bool) -> int | None:
     """How many groups of a convolution, channels last, are to be one; None where it stays in
     float32: several do without matrix registers."""
-    groups, sizes = int(call.attrs.groups), shape_of(call.args[1])
+    groups, sizes, made = int(call.attrs.groups), shape_of(call.args[1]), shape_of(call)
     assert sizes is not None, "a constant's"
-    if groups == 1 or not matrices:
-        return 1 if groups == 1 else None
+    if groups == 1:
+        return 1
+    if not matrices or made is None or prod(made[:-1]) == 1:
+        return None  # without rows there are no matrix registers for it
     terms, columns = sizes[-2], sizes[-1] // groups
-    return merged(groups, terms, columns, HALVES.columns, HALVES.filled)
+    return merged(groups, terms, columns, HALVES.columns, HALVES.filled, TOGETHER)
 
 
 def _is_of_function(call: Any) -> bool:

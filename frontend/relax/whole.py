@@ -20,7 +20,7 @@ from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import DeadCodeElimination
 
-from tunefarm.devices.neighbours import neighbours_of
+from tunefarm.devices.neighbours import FOURS, neighbours_of
 from tunefarm.devices.target import Target
 from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.pass_log import PassLog
@@ -35,7 +35,7 @@ from tunefarm.frontend.relax.integer_products import (
     padded,
     widened,
 )
-from tunefarm.frontend.relax.merged_groups import beside_zeros, merged
+from tunefarm.frontend.relax.merged_groups import TOGETHER, beside_zeros, merged
 
 
 def gather_whole(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRModule:
@@ -152,7 +152,9 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         if not known.groups or not self._whole:
             return None
         terms, columns = weights.shape[-2], weights.shape[-1] // groups
-        count = merged(groups, terms, columns, self._whole, known.filled)
+        # Fewer at once are no faster than floats if half of them are zeros.
+        most = TOGETHER if known.groups == FOURS else 1
+        count = merged(groups, terms, columns, self._whole, known.filled, most)
         if count is None:
             return None
         return _Product(known, beside_zeros(weights, groups, count), groups // count)

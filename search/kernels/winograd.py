@@ -103,10 +103,10 @@ def _reads_as(convolution: Convolution) -> bool:
     axes = [variable.var for variable in form.block.node.iter_vars]
     n, y, x, k = (axes[place] for place in form.spatial)
     r, s, c = (axes[place] for place in form.reductions)
-    whole = convolution.channels == convolution.image[3]
-    channel = c if whole else tirx.floordiv(k, convolution.group) * convolution.channels + c
+    channel = c * form.terms
+    if convolution.channels < convolution.image[3]:
+        channel += tirx.floordiv(k, convolution.group) * convolution.channels
     if form.together:
-        channel = c * form.terms
         for step, axis in zip(steps_of(form.together), axes[-len(form.together) :], strict=True):
             channel += axis * step
     known = Analyzer()

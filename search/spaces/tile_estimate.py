@@ -124,7 +124,7 @@ def loads_of_step(form: Reduction, tile: Tile, machine: Hardware) -> float:
         # Strided vectors are put together element by element.
         apart = form.vector.strides[form.column] not in (0, 1)
         return tile.accumulators * share * (SCATTERED * tile.lanes if apart else vector)
-    if other is None or other.strides[form.column] != 0:
+    if other is None or other.depends_on(form.column):
         return (tile.vectors + tile.accumulators * share) * vector
     broadcasts = tile.rows * tile.planes / machine.loads if machine.loads else 0.0
     return tile.vectors * vector + broadcasts + 3.0 * conflicts(form, tile)

@@ -55,18 +55,21 @@ def _quantised(directory: Path, target: Target) -> Program:
         (MATRICES, "amx_int8", "overlapped"),
         (VNNI, "avx512_vnni", "register"),
         (AVX2, "avx2", "register"),
+        (AVX2, "avx2", "winograd"),
     ],
 )
 def test_points_compute_what_the_untuned_kernel_computes(
     target: Target, feature: str, family: str, workers, tmp_path: Path
 ) -> None:
     from tunefarm.search.spaces import matrix_tile, register_tile
+    from tunefarm.search.spaces.winograd import winograd_space
 
     needs(feature)
     spaces = {
         "matrix": matrix_tile.matrix_tile_space,
         "overlapped": matrix_tile.overlapped_matrix_tile_space,
         "register": register_tile.register_tile_space,
+        "winograd": winograd_space,
     }
     program = _rounded(tmp_path) if target is ROUNDING else _quantised(tmp_path, target)
     grouped = 0
