@@ -88,3 +88,20 @@ def test_points_compute_what_the_untuned_kernel_computes(
             assert space.locate(proposal.trace) == one.point
             bench.check(proposal, f"{family}-{task.id}-{number}")
     assert grouped == (1 if family == "overlapped" else 2)
+
+
+def test_the_hardware_model_reads_one_number_for_the_columns_of_a_tile() -> None:
+    """As it does without groups: a tile is within one."""
+    from tests.search.test_winograd import convolution
+    from tunefarm.search.spaces.form import reduction_of
+    from tunefarm.search.spaces.hardware import hardware
+    from tunefarm.search.spaces.tile import Before, Tile
+    from tunefarm.search.spaces.tile_estimate import loads_of_step
+
+    tile = Tile(4, 1, 2, 8, 1, True, False, True, Before.APART)
+    loads = []
+    for channels in (16, 8):
+        form = reduction_of(convolution((1, 10, 10, channels), (3, 3, 8, 32)))
+        assert form is not None
+        loads.append(loads_of_step(form, tile, hardware(AVX2)))
+    assert loads[0] == loads[1]
