@@ -43,7 +43,7 @@ def gather_whole(module: tvm.IRModule, target: Target, log: PassLog) -> tvm.IRMo
     convolution of one channel at a time, of which the weights are what they are, as a kernel that
     reads 8 bits."""
     started = time.perf_counter()
-    gatherer = _Gatherer(module, instructions_of(target), target.kind == "llvm", whole_of(target))
+    gatherer = _Gatherer(module, instructions_of(target), target.kind == "llvm", _lanes_of(target))
     rewritten = gatherer.visit_expr(module["main"])
     if gatherer.found or gatherer.read:
         gatherer.builder_.update_func(module.get_global_var("main"), rewritten)
@@ -149,8 +149,8 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         """With so many groups; None where no number of them can be made one for whole registers."""
         if groups == 1:
             return _Product(known, weights)
-        if not known.groups or not self._whole:
-            return None
+        if not known.groups:
+            return None  # a GPU's
         terms, columns = weights.shape[-2], weights.shape[-1] // groups
         # Fewer at once are no faster than floats if half of them are zeros.
         most = TOGETHER if known.groups == FOURS else 1
@@ -213,8 +213,7 @@ class _Gatherer(PyExprMutator):  # type: ignore[misc]
         return self._widened[numbers]
 
 
-def whole_of(target: Target) -> int:
-    """See `_Gatherer`."""
+def _lanes_of(target: Target) -> int:
     known = neighbours_of(target)
     return known.lanes if known is not None else 0
 

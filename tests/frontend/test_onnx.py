@@ -398,3 +398,13 @@ def test_what_a_branch_keeps_beside_the_file_is_missed(tmp_path: Path) -> None:
     path.write_bytes(helper.make_model(graph).SerializeToString())
     with pytest.raises(InvalidModel, match=r"external data of 'w', 'gone.bin', is missing"):
         read_model(path, ImportLimits())
+
+
+@pytest.mark.parametrize(("name", "millions"), [("regnety_800mf", 6.2), ("resnext50", 25.0)])
+def test_networks_of_groups_are_of_the_size_they_are_known_for(name: str, millions: float) -> None:
+    model = zoo_model(name)
+    onnx.checker.check_model(model, full_check=True)
+    weights = sum(int(np.prod(one.dims)) for one in model.graph.initializer)
+    assert round(weights / 1e6, 1) == millions
+    groups = [a.i for n in model.graph.node for a in n.attribute if a.name == "group"]
+    assert sum(one > 1 for one in groups) == {"regnety_800mf": 14, "resnext50": 16}[name]

@@ -105,3 +105,28 @@ def test_the_hardware_model_reads_one_number_for_the_columns_of_a_tile() -> None
         assert form is not None
         loads.append(loads_of_step(form, tile, hardware(AVX2)))
     assert loads[0] == loads[1]
+
+
+@pytest.mark.parametrize(("step", "takes"), [(4, True), (3, False)])
+def test_a_part_of_the_channels_begins_where_terms_do(step: int, takes: bool) -> None:
+    """Else a pair of a filter's would lie in two pairs of the data's."""
+    import tvm
+    from tvm import te
+
+    from tunefarm.search.spaces.neighbours import sums_of
+
+    x = te.placeholder((12, 8), "bfloat16", name="x")
+    w = te.placeholder((2, 32, 2), "bfloat16", name="w")
+    k, one = te.reduce_axis((0, 2), name="k"), te.reduce_axis((0, 2), name="one")
+    y = te.compute(
+        (12, 32),
+        lambda i, j: te.sum(
+            x[i, j // 16 * step + k * 2 + one].astype("float32") * w[k, j, one].astype("float32"),
+            axis=[k, one],
+        ),
+        name="y",
+    )
+    function = te.create_prim_func([x, w, y], index_dtype_override="int64")
+    free = function.with_attr("layout_free_buffers", [1])
+    form = sums_of(tvm.IRModule({"main": free}))
+    assert (form is not None and form.rounded and form.limits[form.column] == 16) is takes
