@@ -1,13 +1,15 @@
 """Networks as PyTorch exports them, by either of its exporters: which are imported and built right.
 
     python benchmarks/exports.py write DIRECTORY [--as-used]
-    python benchmarks/exports.py check DIRECTORY RESULTS.json
+    python benchmarks/exports.py check DIRECTORY RESULTS.json [--target T] [--quantised KIND]
 
 The first needs torch, transformers, timm and torchvision, and nothing of tunefarm: an environment
 of its own. Weights are random (seeded); transformers are small ones of their kind, the others as
 large as people use them. The second compares the untuned build and the program that is tuned with
-ONNX Runtime, each network in a process of its own. With `--as-used` fewer networks are written, all
-of them of the size people use: `benchmarks/networks.py --files` tunes them.
+ONNX Runtime, each network in a process of its own; where the target's products round, or networks
+are quantised first (as the zoo's are, by ONNX Runtime's tool), as a job compares them. With
+`--as-used` fewer networks are written, all of them of the size people use: `benchmarks/networks.py
+--files` tunes them.
 """
 
 from __future__ import annotations
@@ -279,12 +281,18 @@ def _export(make: Callable[[], Made], directory: Path, name: str, exporter: str)
     return True
 
 
-def case_of(file: Path) -> Any:
-    """With inputs of a seed, and what ONNX Runtime makes of them."""
+def case_of(file: Path, target: str = "llvm", kind: str = "") -> Any:
+    """With inputs of a seed, and what ONNX Runtime makes of them; of the network quantised, where
+    its numbers are to be of a kind."""
     import onnxruntime
     from operators import Case
 
+    from tunefarm.frontend.zoo.quantiser import quantised
+    from tunefarm.measure.expected import moves
+
     model, generator = onnx.load(file), np.random.default_rng(0)
+    if kind:
+        model = quantised(model, kind)
     constants = {one.name for one in model.graph.initializer}
     inputs: dict[str, Any] = {}
     for value in model.graph.input:
@@ -302,17 +310,31 @@ def case_of(file: Path) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(str(file), options, ["CPUExecutionProvider"])
-    return Case(file.stem, model, list(inputs.values()), session.run(None, inputs), whole=True)
+    held = model.SerializeToString()
+    session = onnxruntime.InferenceSession(held, options, ["CPUExecutionProvider"])
+
+    def answer(arrays: list[Any]) -> list[Any]:
+        return list(session.run(None, dict(zip(inputs, arrays, strict=True))))
+
+    given = list(inputs.values())
+    outputs = answer(given)
+    moved = moves(answer, given, outputs) if kind else 0.0
+    return Case(file.stem, model, given, outputs, whole=True, target=target, moved=moved)
 
 
-def check(directory: Path, results: Path) -> None:
+def check(directory: Path, results: Path, target: str, kind: str) -> None:
     from operators import RIGHT, alone, load
 
     load()
     rows = []
     for file in sorted(directory.glob("*.onnx")):
-        case, started = case_of(file), time.monotonic()
+        try:
+            case, started = case_of(file, target, kind), time.monotonic()
+        except Exception as error:  # (of that tool's)
+            if not kind:
+                raise
+            print(f"{file.stem}: not quantised: {type(error).__name__}: {error}", flush=True)
+            continue
         what, why = alone(case)
         seconds = time.monotonic() - started
         nodes = len(case.model.graph.node)
@@ -332,13 +354,15 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("results", type=Path, nargs="?")
     parser.add_argument("--as-used", action="store_true", help="fewer, of the sizes people use")
+    parser.add_argument("--target", default="llvm", help="what checked ones are built for")
+    parser.add_argument("--quantised", default="", metavar="KIND", help="uint8, int8 or dynamic")
     arguments = parser.parse_args()
     if arguments.action == "write":
         write(arguments.directory, arguments.as_used)
     elif arguments.results is None:
         parser.error("where are the results to be written?")
     else:
-        check(arguments.directory, arguments.results)
+        check(arguments.directory, arguments.results, arguments.target, arguments.quantised)
 
 
 if __name__ == "__main__":

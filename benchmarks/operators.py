@@ -38,6 +38,7 @@ from tunefarm.errors import InvalidModel, UnsupportedModel, last_line
 from tunefarm.frontend import importer
 from tunefarm.frontend.importer import ImportRequest
 from tunefarm.frontend.program import load_program
+from tunefarm.measure import gate
 
 Array = NDArray[Any]
 LIMIT_S = 300.0
@@ -51,13 +52,16 @@ _STARTED = ("Loop", "Range", "HannWindow", "HammingWindow", "BlackmanWindow")
 
 @dataclass(frozen=True)
 class Case:
-    """`whole`: a network, of whose results errors count beside the largest number."""
+    """`whole`: a network, of whose results errors count beside the largest number; `target` is what
+    it is built for; `moved`: see `gate.parity`, by which a program that rounds is judged."""
 
     name: str
     model: onnx.ModelProto
     inputs: list[Array]
     outputs: list[Array]
     whole: bool = False
+    target: str = "llvm"
+    moved: float = 0.0
 
     @property
     def operators(self) -> list[str]:
@@ -180,7 +184,7 @@ def _seen(case: Case, directory: Path, tells: Connection) -> tuple[str, str]:
     from tunefarm.measure.assemble import AssembleRequest, run_assemble
     from tunefarm.measure.model import CompiledModel
 
-    file, target = directory / "model.onnx", parse_target("llvm")
+    file, target = directory / "model.onnx", parse_target(case.target)
     file.write_bytes(case.model.SerializeToString())
     tells.send(("", "the import"))
     try:
@@ -190,7 +194,11 @@ def _seen(case: Case, directory: Path, tells: Connection) -> tuple[str, str]:
     except Exception as error:
         return STOPPED, f"{type(error).__name__}: {last_line(error)}"
     program = load_program(directory / "program")
-    for name, module in (("untuned", program.baseline), ("tuned", program.module)):
+    builds = (
+        ("untuned", program.baseline, program.evidence["untuned_precision"]),
+        ("tuned", program.module, program.precision),
+    )
+    for name, module, precision in builds:
         library = directory / name / "model.so"
         tells.send(("", f"the {name} build"))
         try:
@@ -198,19 +206,24 @@ def _seen(case: Case, directory: Path, tells: Connection) -> tuple[str, str]:
             found = CompiledModel(library)(case.inputs)
         except Exception as error:
             return FAILED, f"the {name} build: {type(error).__name__}: {last_line(error)}"
-        difference = _difference(case, [np.asarray(one) for one in found])
+        difference = _difference(case, [np.asarray(one) for one in found], precision)
         if difference:
             return WRONG, f"the {name} build: {difference}"
     return RIGHT, ""
 
 
-def _difference(case: Case, found: list[Array]) -> str:
-    """Empty where there is none that counts: of results that were quantised, one step is none."""
+def _difference(case: Case, found: list[Array], precision: str) -> str:
+    """Empty where there is none that counts: of results that were quantised, one step is none; of
+    a network whose program rounds, what a job allows."""
     if len(found) != len(case.outputs):
         return f"{len(found)} results instead of {len(case.outputs)}"
     for one, wanted in zip(found, case.outputs, strict=True):
         if (one.shape, one.dtype) != (wanted.shape, wanted.dtype):
             return f"{one.dtype}{list(one.shape)} instead of {wanted.dtype}{list(wanted.shape)}"
+    if case.whole and precision != "float32":
+        off = gate.parity(found, case.outputs, precision, case.moved)
+        return "" if off.passed else f"{precision}, by {off.max_rel_err:.2g} of its size"
+    for one, wanted in zip(found, case.outputs, strict=True):
         if wanted.dtype.kind in "iub":
             steps = 1 if _ROUNDED.intersection(case.operators) else 0
             if wanted.size and np.abs(one.astype(np.int64) - wanted.astype(np.int64)).max() > steps:

@@ -53,6 +53,21 @@ def program_of(request: ImportRequest) -> Program:
     return load_program(request.directory)
 
 
+def whole_answer(
+    program: Program, target: Target, traces: dict[str, str], library: Path, inputs: list[Any]
+) -> list[Any]:
+    """What a network computes with these traces of its kernels, by task; the others untuned."""
+    from tunefarm.measure.assemble import AssembleRequest, run_assemble
+    from tunefarm.measure.model import CompiledModel
+
+    functions = [(f, task.id) for task in program.tasks for f in task.functions]
+    scheduled = [(f, task) for f, task in functions if task in traces]
+    workloads = tuple((f, program.workload(task)) for f, task in scheduled)
+    chosen = tuple((f, traces[task]) for f, task in scheduled)
+    run_assemble(AssembleRequest(program.module, workloads, chosen, target, library))
+    return CompiledModel(library)(inputs)
+
+
 def likeliest_kernel(workload: Any, space: Space | None, target: Target) -> Any:
     """The kernel of the point that the hardware model likes best, to be built."""
     from tunefarm.search import replay

@@ -103,7 +103,8 @@ def whole_attention(
     elements `packed` in one tensor. `scores`: what is done to them:
     nothing, ``scale``, ``mask``, another tensor added for each head, or one that is the same for
     all: ``causal`` leaves out what is later, ``lowest`` and ``infinite`` the first forty keys by
-    such numbers, ``all`` of every third query everything."""
+    such numbers, ``all`` of every third query everything, ``nothing`` by infinity, and weights that
+    are no numbers are made nought."""
     rows, keys, depth, columns = _long(sizes)
     many, batches_ = _long([heads, batches])
 
@@ -140,6 +141,7 @@ def whole_attention(
         "lowest": lambda i, j: te.if_then_else(j < 40, -3.3895313892515355e38, 0.0),
         "infinite": lambda i, j: te.if_then_else(j < 40, float("-inf"), 0.0),
         "all": lambda i, j: te.if_then_else(i % 3 == 0, -1e9, 0.0),
+        "nothing": lambda i, j: te.if_then_else(i % 3 == 0, float("-inf"), 0.0),
     }
     if scores == "mask" or scores in leaves_out:
         shape = (batches_, many, rows, keys) if scores == "mask" else (rows, keys)
@@ -151,7 +153,10 @@ def whole_attention(
             given_ = value
             value = te.compute(shape, lambda i, j: given_[i, j] + what(i, j), "left_out")
         made = topi.add(made, value)
-    weights = topi.cast(topi.nn.softmax(made, axis=-1), dtype)
+    weights = topi.nn.softmax(made, axis=-1)
+    if scores == "nothing":
+        weights = topi.where(topi.isnan(weights), topi.full_like(weights, 0.0), weights)
+    weights = topi.cast(weights, dtype)
     mixed = te.compute(
         (batches_, many, rows, columns),
         lambda b, h, i, c: te.sum(weights[b, h, i, j].astype("float32") * at(v, b, h, j, c), j),

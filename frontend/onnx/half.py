@@ -7,6 +7,8 @@ bits between the kernels (`relax.half`), where the kernels are known to take the
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -124,18 +126,22 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def narrowed(model: onnx.ModelProto, kind: str) -> onnx.ModelProto:
     """A copy of a float32 model, with all of its numbers in `kind` (``float16``, ``bfloat16``);
-    those beyond its range become its largest, as a mask's do."""
+    those beyond its range become its largest, as a mask's do, and infinite ones stay so."""
     graph, number, dtype = Graph(_copy(model)), _number(kind), numpy_dtype(kind)
     most = 65504.0 if kind == "float16" else np.inf
+
+    def narrow(array: Any) -> Any:
+        return np.where(np.isinf(array), array, np.clip(array, -most, most)).astype(dtype)
+
     for name, array in graph.constants.items():
         if array.dtype == np.float32:
-            graph.constants[name] = np.clip(array, -most, most).astype(dtype)
+            graph.constants[name] = narrow(array)
     for node in graph.nodes:
         for attribute in node.attribute:
             if attribute.name in _TYPES and attribute.i == TensorProto.FLOAT:
                 attribute.i = number
             if attribute.HasField("t") and attribute.t.data_type == TensorProto.FLOAT:
-                values = np.clip(numpy_helper.to_array(attribute.t), -most, most).astype(dtype)
+                values = narrow(numpy_helper.to_array(attribute.t))
                 attribute.t.CopyFrom(numpy_helper.from_array(values, attribute.t.name))
     for value in (*graph.model.graph.input, *graph.model.graph.output):
         tensor = value.type.tensor_type

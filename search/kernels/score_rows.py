@@ -175,7 +175,10 @@ def _stages(one: Attention, arguments: Sequence[Any], columns: int) -> list[Any]
     mixed = te.compute((*heads, rows, wide), mix, name=MIXED)
 
     def mean(*at: Any) -> Any:
-        value = mixed(*at) / total(*at[:-1])
+        weight = total(*at[:-1])
+        value = mixed(*at) / weight
+        if one.guarded:
+            value = tirx.Select(weight > 0, value, tirx.const(0.0, "float32"))
         buffer = one.second.node.body.buffer
         return there(one.finished, dict(zip(second[:-1], at, strict=True)), [(buffer, value)])
 

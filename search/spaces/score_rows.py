@@ -15,7 +15,7 @@ from math import ceil, log2
 from typing import Any
 
 from tunefarm.devices.target import Target
-from tunefarm.frontend.relax.attention import ROWS_OF_A_TILE
+from tunefarm.frontend.relax.one_attention import ROWS_OF_A_TILE
 from tunefarm.search.kernels.score_rows import (
     KEYS,
     MEAN,

@@ -36,7 +36,9 @@ def network(kind: str) -> onnx.ModelProto:
             side by side), ``packed`` (all from one product, that is split),
             ``grouped`` (one head of keys and values for all),
             ``seen`` (its weights are used twice), ``few`` (a handful of queries), ``wide`` (heads
-            of 256).
+            of 256), ``blind`` (as PyTorch's newer exporter has it: queries and keys are scaled, and
+            weights that are no numbers made nought; by a mask queries see what is earlier, and the
+            third nothing), ``seeing`` (the same with a mask that masks nothing).
     """
     writer = Writer(3)
     size, heads = (256, 1) if kind == "wide" else (SIZE, HEADS)
@@ -81,7 +83,7 @@ def network(kind: str) -> onnx.ModelProto:
     else:
         q, v = split(q, rows, [0, 2, 1, 3]), split(v, TOKENS, [0, 2, 1, 3], own)
         k = split(kept, TOKENS, [0, 2, 3, 1], own)
-    if kind == "scaled":
+    if kind in ("scaled", "blind", "seeing"):
         root = writer.constant(size**-0.25)
         q, k = (writer.node("Mul", one, root) for one in (q, k))
     scores = writer.node("MatMul", q, k)
@@ -103,7 +105,12 @@ def network(kind: str) -> onnx.ModelProto:
         earlier = np.tril(np.ones((1, 1, rows, TOKENS)))
         there = writer.node("Cast", writer.constant(earlier), to=onnx.TensorProto.BOOL)
         scores = writer.node("Where", there, scores, writer.constant(-1e4))
+    if kind in ("blind", "seeing"):
+        scores = writer.node("Add", scores, writer.constant(mask(kind, rows)))
     weights = writer.node("Softmax", scores, axis=-1)
+    if kind in ("blind", "seeing"):
+        told = writer.node("IsNaN", weights)
+        weights = writer.node("Where", told, writer.constant(0.0), weights)
     mixed = writer.node("MatMul", weights, v)
     if kind == "batches":
         mixed = writer.node("Reshape", mixed, writer.integers([1, heads, rows, size]))
@@ -113,6 +120,13 @@ def network(kind: str) -> onnx.ModelProto:
         result = writer.node("Add", result, writer.node("ReduceMean", weights, keepdims=0))
     given, made = (1, TOKENS, HIDDEN), (1, rows, hidden)
     return writer.model(kind, ("hidden", given), ("result", result, made), opset=13)
+
+
+def mask(kind: str, rows: int) -> np.ndarray:
+    """What is added to scores; shape ``(1, 1, rows, TOKENS)``."""
+    sees = np.tril(np.ones((1, 1, rows, TOKENS), bool))
+    sees[..., 2, :] = False
+    return np.where(sees | (kind == "seeing"), 0.0, -np.inf).astype(np.float32)
 
 
 def imported(kind: str, directory: Path, dtype: str, target: str) -> Program:
@@ -134,7 +148,9 @@ def attentions(program: Program) -> int:
     [
         ("plain", ["matmul_cast"] * 3),
         ("batches", ["matmul_cast"] * 3),
-        ("scaled", ["matmul_cast"] + ["matmul_cast_multiply"] * 2),
+        ("scaled", ["matmul_cast"] * 3),
+        ("blind", ["matmul_cast"] * 3),
+        ("seeing", ["matmul_cast"] * 3),
         ("masked", ["matmul_cast"] * 3),
         ("chosen", ["matmul_cast"] * 3),
         ("factor", ["matmul_cast"] * 3),
@@ -160,9 +176,11 @@ def test_attention_is_one_kernel_that_computes_what_it_did(
     workload = replay.load_workload(program.workload(task.id))
     space = design_space(workload, parse_target(target))
     assert {space.describe(one.point).family for one in space.modelled()} == {"attention-tile"}
-    factor = attention_of(workload).factor
-    wanted = {"masked": None, "chosen": None}.get(kind, 1.0)
-    assert factor == pytest.approx(SIZE**-0.5 if kind in ("plain", "factor", "by") else wanted)
+    one = attention_of(workload)
+    assert one.guarded == (kind in ("blind", "seeing"))
+    others = {"masked": None, "chosen": None, "blind": None}
+    scaled = ("plain", "factor", "by", "scaled", "seeing")
+    assert one.factor == pytest.approx(SIZE**-0.5 if kind in scaled else others.get(kind, 1.0))
     x = np.random.default_rng(0).normal(size=(1, TOKENS, HIDDEN)).astype(np.float16)
     (wanted,) = onnxruntime.InferenceSession(network(kind).SerializeToString()).run(
         None, {"hidden": x.astype(np.float32)}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tunefarm.devices.gpu import arch_of, completed
 from tunefarm.devices.target import parse_target
-from tunefarm.frontend.relax.attention import FEWEST_ROWS, MOST_DEEP
+from tunefarm.frontend.relax.one_attention import FEWEST_ROWS, MOST_DEEP
 from tunefarm.search.spaces.attention_tile.tile import (
     AttentionTile,
     Figures,

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
-from tests.bench import Bench, needs
+from tests.bench import Bench, needs, whole_answer
 from tests.frontend import test_relax_attention as attentions
 from tunefarm.devices.target import parse_target
 from tunefarm.frontend.dtypes import numpy_dtype
@@ -49,6 +50,7 @@ def attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     [
         *((kind, 48, 16) for kind in ("plain", "batches", "scaled", "masked", "chosen", "factor")),
         *((kind, 32, 16) for kind in ("by", "shared", "packed", "grouped", "less", "more")),
+        *((kind, 32, 16) for kind in ("blind", "seeing")),
         *(("turned", tokens, 16) for tokens in (32, 37)),  # neighbours are far apart
         *((kind, 37, 16) for kind in ("plain", "masked", "chosen", "shared")),  # no whole registers
         *(("plain", tokens, size) for tokens, size in ((16, 64), (100, 40), (64, 96), (130, 33))),
@@ -63,6 +65,27 @@ def test_attention_in_matrix_registers_is_right(
     program, task = attention(kind, tokens, size)
     bench = Bench(program, task, ROUNDING, workers, tmp_path)
     bench.check_some(design_space(bench.workload, ROUNDING), "matrix-attention")
+
+
+@pytest.mark.parametrize("tokens", [48, 37])
+def test_queries_that_see_nothing_are_given_nothing(tmp_path: Path, attention, tokens: int) -> None:
+    """Masked throughout by infinity, where the network has a guard for that."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    needs("amx_bf16")
+    program, task = attention("blind", tokens)
+    workload = replay.load_workload(program.workload(task.id))
+    space = design_space(workload, ROUNDING)
+    proposal = space.realise(min(space.modelled(), key=lambda one: one.seconds).point, 0)
+    x = np.random.default_rng(0).normal(size=(1, tokens, 48)).astype(np.float32)
+    given = whole_answer(program, ROUNDING, {task.id: proposal.trace}, tmp_path / "m.so", [x])
+    session = onnxruntime.InferenceSession(attentions.network("blind").SerializeToString())
+    (wanted,) = session.run(None, {"hidden": x})
+    assert not wanted[0, 2].any()
+    assert wanted[0, 3].any()
+    np.testing.assert_array_equal(given[0][0, 2], wanted[0, 2])
+    np.testing.assert_allclose(given[0], wanted, atol=0.05 * abs(wanted).max())
 
 
 @pytest.mark.parametrize(("kind", "moved"), [("plain", True), ("turned", False)])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 
-from tests.bench import Bench
+from tests.bench import Bench, whole_answer
 from tests.frontend import test_relax_attention as attentions
 from tunefarm.devices.target import parse_target
 from tunefarm.frontend.importer import ImportRequest, run_import
 from tunefarm.frontend.program import load_program
-from tunefarm.frontend.relax import attention
+from tunefarm.frontend.relax import one_attention
 
 pytestmark = pytest.mark.tvm
 
@@ -20,9 +22,9 @@ pytestmark = pytest.mark.tvm
     ("kind", "tokens"),
     [
         *((kind, 24) for kind in ("plain", "batches", "scaled", "masked", "chosen", "factor")),
-        *((kind, 24) for kind in ("by", "shared", "packed", "grouped")),
+        *((kind, 24) for kind in ("by", "shared", "packed", "grouped", "blind", "seeing")),
         *(
-            (kind, 22) for kind in ("plain", "scaled", "by", "shared")
+            (kind, 22) for kind in ("plain", "scaled", "by", "shared", "seeing")
         ),  # that fill no whole tiles of keys
     ],
 )
@@ -31,7 +33,7 @@ def test_attention_in_rows_of_scores_is_right(
 ) -> None:
     from tunefarm.search.spaces import design_space
 
-    monkeypatch.setattr(attention, "FAR", 0)
+    monkeypatch.setattr(one_attention, "FAR", 0)
     monkeypatch.setattr(attentions, "TOKENS", tokens)
     model = tmp_path / "m.onnx"
     model.write_bytes(attentions.network(kind).SerializeToString())
@@ -40,6 +42,27 @@ def test_attention_in_rows_of_scores_is_right(
     (task,) = (one for one in program.tasks if one.name == "attention")
     bench = Bench(program, task, target, workers, tmp_path)
     bench.check_some(design_space(bench.workload, target), "score-rows")
+
+
+def test_queries_that_see_nothing_are_given_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target
+) -> None:
+    """Masked throughout by infinity, where the network has a guard for that."""
+    from tunefarm.search import replay
+    from tunefarm.search.spaces import design_space
+
+    monkeypatch.setattr(one_attention, "FAR", 0)
+    program = attentions.imported("blind", tmp_path, "float32", target.text)
+    (task,) = (one for one in program.tasks if one.name == "attention")
+    workload = replay.load_workload(program.workload(task.id))
+    space = design_space(workload, target)
+    proposal = space.realise(min(space.modelled(), key=lambda one: one.seconds).point, 0)
+    x = np.random.default_rng(0).normal(size=(1, 24, 48)).astype(np.float32)
+    given = whole_answer(program, target, {task.id: proposal.trace}, tmp_path / "m.so", [x])
+    session = onnxruntime.InferenceSession(attentions.network("blind").SerializeToString())
+    (wanted,) = session.run(None, {"hidden": x})
+    np.testing.assert_array_equal(given[0][0, 2], wanted[0, 2])
+    np.testing.assert_allclose(given[0], wanted, atol=1e-5 * abs(wanted).max())
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_attention_is_right(arch: str, tmp_path: Path, report) -> None:
     from tests.products import whole_attention
     from tunefarm.devices.gpu import completed
     from tunefarm.devices.target import parse_target
-    from tunefarm.frontend.relax.attention import FEWEST_ROWS, MOST_DEEP
+    from tunefarm.frontend.relax.one_attention import FEWEST_ROWS, MOST_DEEP
     from tunefarm.search.spaces.attention_tile.space import ATTENTION_TILES
 
     rng = random.Random(SEED)

@@ -36,6 +36,8 @@ class Attention:
         score: what the softmax is taken of, of one element of the first product, in its variables.
         finished: what is stored, of one element of the second product, in its variables.
         result: argument that it is stored in; places: where, in the same variables.
+        guarded: weights that are no numbers count as nought. Of a query that are all, where its
+            scores are all minus infinity, or one of them is no number or infinite; or none.
     """
 
     first: Stage
@@ -49,6 +51,7 @@ class Attention:
     result: Any
     places: tuple[Any, ...]
     dtype: str
+    guarded: bool = False
 
     @property
     def batches(self) -> int:
@@ -113,9 +116,11 @@ def attention_of(
     terms, mixed = terms_of(first), terms_of(second)
     if score is None or terms is None or mixed is None:
         return None
-    weights = [_is_weights(one, first, second, score, total, top, made) for one in mixed]
+    sides = [_unguarded(_inlined_at(one, first, second, made)) for one in mixed]
+    weights = [_is_weights(one, first, score, total, top) for one, _ in sides]
     if sum(weights) != 1:
         return None
+    _, guarded = sides[weights.index(True)]
     rows, across, deep = (many,), (many + 1,), (many + 2,)
     read = [read_of(first, one, made) for one in terms]
     values = read_of(second, mixed[weights.index(False)], made)
@@ -145,7 +150,7 @@ def attention_of(
     ):
         return None
     batch = tuple(range(many))
-    return Attention(first, second, batch, q, k, v, score, *ending, dtype)
+    return Attention(first, second, batch, q, k, v, score, *ending, dtype, guarded)
 
 
 def _reads(value: Any, product: Stage, arguments: Set[Any]) -> bool:
@@ -222,22 +227,34 @@ def _is_of_row(value: Any, stage: Stage, canonical: Sequence[Any]) -> bool:
     )
 
 
-def _is_weights(
-    load: Any,
-    first: Stage,
-    second: Stage,
-    score: Any,
-    total: Stage,
-    top: Stage,
-    made: Mapping[Any, Stage],
-) -> bool:
-    """Whether a term of the second product is a weight by the sum of all."""
+def _inlined_at(load: Any, first: Stage, second: Stage, made: Mapping[Any, Stage]) -> Any:
+    """A term of the second product, in the variables of the first; without a rounding."""
     canonical = _variables(first)[:-1]
     *rows, _, key = _variables(second)
     here = dict(zip([*rows, key], canonical, strict=True))
     value = inlined(renamed(load, here), made)
-    if isinstance(value, tirx.Cast):
-        value = value.value
+    return value.value if isinstance(value, tirx.Cast) else value
+
+
+def _unguarded(value: Any) -> tuple[Any, bool]:
+    """What is nought where it is no number, and whether it is."""
+    if not isinstance(value, tirx.Select):
+        return value, False
+    told, kept = value.condition, value.false_value
+    if isinstance(told, tirx.LT) and isinstance(told.b, tirx.Cast):  # (of a truth value: 0 < it)
+        told = told.b.value
+    guards = (
+        isinstance(told, Call)
+        and getattr(told.op, "name", "").rpartition(".")[2] == "isnan"
+        and structural_equal(told.args[0], kept)
+        and float(getattr(value.true_value, "value", 1.0)) == 0.0
+    )
+    return (kept, True) if guards else (value, False)
+
+
+def _is_weights(value: Any, first: Stage, score: Any, total: Stage, top: Stage) -> bool:
+    """Whether it is a weight by the sum of all."""
+    canonical = _variables(first)[:-1]
     if isinstance(value, tirx.Div):
         weight, by = value.a, value.b
     elif isinstance(value, tirx.Mul) and isinstance(value.b, tirx.Div):

@@ -162,21 +162,27 @@ def soften(first: Shape, second: Shape, alone: bool) -> Function:
     return device_function(name, "void", arguments, body)
 
 
-def divided(shape: Shape) -> Function:
-    """Sums by the sum of all weights, which a row's four threads have in parts."""
+def divided(shape: Shape, guarded: bool = False) -> Function:
+    """Sums by the sum of all weights, which a row's four threads have in parts; `guarded`: nought
+    where that sum is, or is no number."""
     down, across = shape.fragments
+    sums = [f"sums[(r / 2 * {across} + j) * 4 + r % 2 * 2{' + 1' * c}]" for c in range(2)]
+    share, finished = "1.0f / all", [f"{one} *= all" for one in sums]
+    if guarded:
+        share = "all > 0.0f ? 1.0f / all : 0.0f"
+        finished = [f"{one} = all > 0.0f ? {one} * all : 0.0f" for one in sums]
     body = f"""\
   #pragma unroll
   for (int r = 0; r < {down * 2}; ++r) {{
     float all = total[r];
     all += __shfl_xor_sync(0xffffffffu, all, 1);
     all += __shfl_xor_sync(0xffffffffu, all, 2);
-    all = 1.0f / all;
+    all = {share};
     #pragma unroll
     for (int j = 0; j < {across}; ++j) {{
-      sums[(r / 2 * {across} + j) * 4 + r % 2 * 2] *= all;
-      sums[(r / 2 * {across} + j) * 4 + r % 2 * 2 + 1] *= all;
+      {finished[0]};
+      {finished[1]};
     }}
   }}"""
-    name = f"tunefarm_divided_{shape.words}"
+    name = f"tunefarm_divided_{'guarded_' if guarded else ''}{shape.words}"
     return device_function(name, "void", "float* sums, const float* total", body)

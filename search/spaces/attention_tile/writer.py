@@ -103,7 +103,11 @@ class AttentionWriter(Writer):
             self._filled(self._most, _NOTHING),
             self._filled(self._total, 0.0),
             *self._steps(),
-            call(text.divided(self._plan.second), self._sums.data, self._total.data),
+            call(
+                text.divided(self._plan.second, self._of.guarded),
+                self._sums.data,
+                self._total.data,
+            ),
         ]
 
     @property

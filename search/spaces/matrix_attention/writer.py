@@ -264,8 +264,9 @@ class BlockWriter(Writer):
             text.append(weighed(number(whole), rest))
         for line in range(whole + bool(rest), sizes.all_keys // LANES):
             text.append(_stored(self._weights, zeros, _lanes(begin + line * LANES)))
-        share = _float(1.0) / paired.total(_loaded(self._total, 0))
-        return tirx.SeqStmt([*text, _stored(self._shares, share, row)])
+        total = paired.total(_loaded(self._total, 0))
+        text.append(_stored(self._shares, _float(1.0) / total, row))
+        return tirx.SeqStmt(text)
 
     def _sought(self, score: Callable[[Any, Any], Any]) -> list[Any]:
         """The largest of a row, as the first of `largest`."""
@@ -327,7 +328,10 @@ class BlockWriter(Writer):
 
         def stored(place: Any) -> Any:
             mixed = tirx.BufferLoad(self._mixed, [row * sizes.all_wide + place])
-            value = mixed * tirx.BufferLoad(self._shares, [row])
+            share = tirx.BufferLoad(self._shares, [row])
+            value = mixed * share
+            if of.guarded:  # (of the largest score the weight is one: sums are no smaller)
+                value = tirx.Select(share < _float(2.0), value, _float(0.0))
             here = dict(zip(variables, [*head, query, place], strict=True))
             there = [self.simple(renamed(one, here)) for one in of.places]
             result = instead(renamed(of.finished, here), sums, value)

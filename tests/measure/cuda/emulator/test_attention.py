@@ -64,6 +64,19 @@ def test_what_is_left_out_leaves_the_rest(stack) -> None:
         checked(stack, module, POINT.format(1, 1, 32, 2))
 
 
+def test_queries_that_see_nothing_are_given_nothing(stack) -> None:
+    """Where the network says so: elsewhere they are no numbers."""
+    from tests.paper_gpu import checked
+    from tests.products import whole_attention
+    from tunefarm.search.spaces.attention_tile.attention import attention_of
+
+    module = whole_attention("float16", 1, 1, (20, 40, 16, 16), "nothing")
+    of = attention_of(module)
+    assert of is not None
+    assert of.guarded
+    checked(stack, module, POINT.format(1, 1, 32, 2))
+
+
 def test_heads_may_lie_apart(stack) -> None:
     """Keys turned, elements that are read alone, and nothing done to the scores."""
     from tests.paper_gpu import checked

@@ -1,0 +1,308 @@
+"""The attentions of a network, found in its operators (needs TVM): two products with a softmax
+between them, as exporters have written it over the years.
+
+Queries, keys and values may be moved before, and the result after; queries and keys, and scores,
+may be multiplied by numbers, which are one factor of the scores here (exporters split it between
+the two, so that numbers of half precision stay small; products are summed in single precision
+here). What else is done to scores is done in the kernel. A mask that adds nothing is none. Weights
+that are no number may be made nought, which newer exporters do for queries that see no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf, prod
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tunefarm.frontend.dtypes import HALF
+from tunefarm.frontend.relax.calls import is_call, shape_of
+from tunefarm.frontend.relax.one_attention import FEWEST_ROWS, FIRST, Attention, Step
+from tunefarm.frontend.relax.rearranged import keeps_together
+
+_BINARY = {
+    f"relax.{name}": getattr(relax.op, name)
+    for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
+}
+_ARRANGED = ("relax.permute_dims", "relax.reshape")
+_VIEWS = (
+    *(*_ARRANGED, "relax.strided_slice"),
+    *("relax.expand_dims", "relax.squeeze", "relax.broadcast_to"),
+)
+
+
+def attentions(main: Any, dtypes: Sequence[str]) -> list[Attention]:
+    graph = _Graph(main, dtypes)
+    found = [graph.attention(call) for call in graph.calls if is_call(call, "relax.matmul")]
+    return [one for one in found if one is not None]
+
+
+class _Graph:
+    """What variables are bound to, and who reads them."""
+
+    def __init__(self, main: Any, dtypes: Sequence[str]) -> None:
+        self._dtypes = dtypes
+        self.calls: list[Any] = []
+        self._bound: dict[Any, Any] = {}
+        self._results: dict[Any, Any] = {}
+        self._readers: dict[Any, list[Any]] = {}
+
+        def read(value: Any, by: Any) -> None:
+            if isinstance(value, relax.Var):
+                self._readers.setdefault(value, []).append(by)
+
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                value = binding.value
+                self._bound[binding.var] = value
+                self._results[value] = binding.var
+                if isinstance(value, relax.Call):
+                    self.calls.append(value)
+                relax.analysis.post_order_visit(value, lambda node, by=value: read(node, by))
+        read(main.body.body, None)
+
+    def attention(self, second: Any) -> Attention | None:
+        """The one whose second product this is, None where it is another product's."""
+        dtype = str(second.ty.dtype)
+        weights, guarded = self._weights(second.args[0])
+        if dtype not in self._dtypes or not is_call(weights, "relax.nn.softmax"):
+            return None
+        shape = shape_of(weights)
+        if shape is None or len(shape) < 3 or int(weights.attrs.axis) not in (-1, len(shape) - 1):
+            return None
+        found = self._scores(weights.args[0], shape)
+        if found is None:
+            return None
+        first, others, made, factor = found
+        sides = [*first.args, second.args[1]]
+        ends = [self._viewed(side, place < 2) for place, side in enumerate(sides)]
+        factor *= prod(by for _, _, by in ends)
+        if not _fits([shape_of(side) for side in sides], shape):
+            return None
+        if any(str(one.ty.dtype) != dtype for one in (*sides, first)):
+            return None
+        last, joined = self._joined(second)
+        return Attention(
+            last,
+            self._results[last],
+            (*(end for end, _, _ in ends), *others),
+            tuple(steps for _, steps, _ in ends),
+            made if factor == 1.0 else (_scaled(factor), *made),
+            joined,
+            dtype,
+            shape,
+            int(first.args[0].ty.shape[-1]),
+            int(second.ty.shape[-1]),
+            not made,
+            guarded,
+        )
+
+    def _value(self, variable: Any) -> Any:
+        """What a variable is bound to, None where it is an argument or no variable."""
+        return self._bound.get(variable) if isinstance(variable, relax.Var) else None
+
+    def _own(self, variable: Any) -> Any:
+        """The same where it is read once, None elsewhere: somebody else wants it."""
+        value = self._value(variable)
+        return value if len(self._readers.get(variable, [])) == 1 else None
+
+    def _weights(self, value: Any) -> tuple[Any, bool]:
+        """What a product's left side is, and whether what is no number in it is made nought."""
+        call = self._own(value)
+        if not is_call(call, "relax.where"):
+            return call, False
+        told, nought, kept = call.args
+        test = self._own(told)
+        guards = is_call(test, "relax.isnan") and test.args[0].same_as(kept)
+        if not guards or _number(nought) != 0.0 or len(self._readers[kept]) != 2:
+            return call, False
+        return self._value(kept), True
+
+    def _scores(
+        self, value: Any, shape: tuple[int, ...]
+    ) -> tuple[Any, tuple[Any, ...], tuple[Step, ...], float] | None:
+        """The first product, arguments beside the three, by what products are multiplied, and what
+        is done to the scores after that."""
+        others: list[Any] = []
+        steps: list[tuple[Any, int]] = []
+        while not is_call(call := self._own(value), "relax.matmul"):
+            place = self._beside(call, shape)
+            if place is None:
+                return None
+            if not _adds_nothing(call, place):
+                steps.insert(0, (call, place))
+            value = call.args[place]
+        if shape_of(call) != shape:
+            return None
+        factor = 1.0
+        while steps and (by := _factor_of(*steps[0])) is not None:
+            factor *= by
+            del steps[0]
+        made = tuple(_step(*one, others) for one in steps)
+        return call, tuple(others), made, factor
+
+    def _beside(self, call: Any, shape: tuple[int, ...]) -> int | None:
+        """Which argument of an elementwise operator comes from the first product."""
+        if shape_of(call) != shape or any(_is_single(one) for one in call.args):
+            return None
+        places: tuple[int, ...] = ()
+        if is_call(call, *_BINARY):
+            places = (0, 1)
+        elif is_call(call, "relax.where"):
+            places = (1, 2)
+        for place in places:
+            if shape_of(call.args[place]) == shape and self._comes_from_product(call.args[place]):
+                return place
+        return None
+
+    def _comes_from_product(self, value: Any) -> bool:
+        """Through operators on elements alone."""
+        call = self._own(value)
+        if call is None:
+            return False
+        if is_call(call, "relax.matmul"):
+            return True
+        known = is_call(call, *_BINARY, "relax.where")
+        return known and any(self._comes_from_product(one) for one in call.args)
+
+    def _viewed(self, value: Any, scaled: bool) -> tuple[Any, tuple[Step, ...], float]:
+        """What a matrix is a rearrangement of, and how; where it may be `scaled` before or after,
+        by what."""
+        steps: list[Step] = []
+        factor = 1.0
+        while True:
+            call = self._value(value)
+            place = self._scaled(value) if scaled else None
+            if place is not None:
+                by = _factor_of(call, place)
+                assert by is not None, "it is multiplied by a number"
+                factor *= by
+                value = call.args[place]
+                continue
+            if is_call(call, *_VIEWS):
+                steps.insert(0, _view(call))
+            elif isinstance(call, relax.TupleGetItem) and is_call(
+                split := self._value(call.tuple_value), "relax.split"
+            ):
+                steps.insert(0, _part(split, int(call.index)))
+                call = split
+            else:
+                return value, tuple(steps), factor
+            value = call.args[0]
+
+    def _scaled(self, value: Any) -> int | None:
+        """Which argument of what `value` is bound to is multiplied by a number for nobody else."""
+        call = self._own(value)
+        return next((place for place in (0, 1) if _factor_of(call, place) is not None), None)
+
+    def _joined(self, call: Any) -> tuple[Any, tuple[Step, ...]]:
+        """The last rearrangement of a product that nobody else reads, and how it comes to it."""
+        steps: list[Step] = []
+        while len(readers := self._readers.get(self._results[call], [])) == 1:
+            if not is_call(readers[0], *_ARRANGED) or not keeps_together(readers[0]):
+                break  # (what an element's place is in the result has to be told from its own)
+            call = readers[0]
+            steps.append(_view(call))
+        return call, tuple(steps)
+
+
+def _view(call: Any) -> Step:
+    return lambda value, _: relax.Call(call.op, [value, *call.args[1:]], call.attrs)
+
+
+def _part(split: Any, number: int) -> Step:
+    """One of those that a tensor is split into."""
+    axis, size = int(split.attrs.axis), split.attrs.indices_or_sections
+    shape = shape_of(split.args[0])
+    assert shape is not None, "attention has a fixed shape"
+    if isinstance(size, int | tvm.tirx.IntImm):
+        each = -(-shape[axis] // int(size))
+        first, end = number * each, min((number + 1) * each, shape[axis])
+    else:
+        ends = [0, *(int(one) for one in size), shape[axis]]
+        first, end = ends[number : number + 2]
+    return lambda value, _: relax.op.strided_slice(value, [axis], [first], [end])
+
+
+def _step(call: Any, place: int, others: list[Any]) -> Step:
+    """An operator on scores, in float32; what it reads beside them goes to `others`."""
+    chooses = is_call(call, "relax.where")
+    values: list[Callable[[Sequence[Any]], Any]] = []
+    for number, argument in enumerate(call.args):
+        given = _read(argument, others, chooses) if number != place else lambda _: None
+        values.append(given)
+    make = relax.op.where if chooses else _BINARY[call.op.name]
+
+    def step(scores: Any, arguments: Sequence[Any]) -> Any:
+        given = [one(arguments) for one in values]
+        given[place] = scores
+        return make(*given)
+
+    return step
+
+
+def _scaled(factor: float) -> Step:
+    return lambda scores, _: relax.op.multiply(scores, relax.const(factor, "float32"))
+
+
+def _factor_of(call: Any, place: int) -> float | None:
+    """The positive number that what is at `place` is multiplied by, None where it is not."""
+    divides = is_call(call, "relax.divide")
+    if not (is_call(call, "relax.multiply") or (divides and place == 0)):
+        return None
+    number = _number(call.args[1 - place])
+    if number is None or not 0 < number < inf:
+        return None
+    return 1 / number if divides else number
+
+
+def _adds_nothing(call: Any, place: int) -> bool:
+    """As a mask does that masks nothing."""
+    adds = is_call(call, "relax.add") or (is_call(call, "relax.subtract") and place == 0)
+    other = call.args[1 - place] if adds else None
+    return isinstance(other, tvm.ir.GenericConst) and not other.value.numpy().any()
+
+
+def _number(value: Any) -> float | None:
+    """A constant's, where it is one."""
+    if not isinstance(value, tvm.ir.GenericConst) or prod(value.value.shape) != 1:
+        return None
+    return float(value.value.numpy().reshape(()))
+
+
+def _read(value: Any, others: list[Any], chooses: bool) -> Callable[[Sequence[Any]], Any]:
+    """How to have `value` in float32 inside the kernel: a number is there, others are arguments,
+    and so are numbers that are chosen from."""
+    dtype = str(value.ty.dtype)
+    if isinstance(value, tvm.ir.GenericConst) and prod(value.value.shape) == 1:
+        number = value.value.numpy().reshape(())
+        kind = "float32" if dtype in HALF else dtype
+        if not chooses:
+            return lambda _: relax.const(number.astype(kind), kind)
+        value = relax.const(number.reshape(1), dtype)
+    others.append(value)
+    place = FIRST + len(others) - 1
+    if dtype in HALF:
+        return lambda arguments: relax.op.astype(arguments[place], "float32")
+    return lambda arguments: arguments[place]
+
+
+def _is_single(value: Any) -> bool:
+    """A number that only a run tells: the kernel would have it as a stage without an axis."""
+    return shape_of(value) == () and not isinstance(value, tvm.ir.GenericConst)
+
+
+def _fits(sides: Sequence[tuple[int, ...] | None], scores: tuple[int, ...]) -> bool:
+    q, k, v = sides
+    if q is None or k is None or v is None:
+        return False
+    *heads, rows, keys = scores
+    depth = q[-1]
+    return (
+        rows >= FEWEST_ROWS
+        and list(q) == [*heads, rows, depth]
+        and list(k) == [*heads, depth, keys]
+        and list(v) == [*heads, keys, v[-1]]
+    )
