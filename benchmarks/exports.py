@@ -1,6 +1,6 @@
 """Networks as PyTorch exports them, by either of its exporters: which are imported and built right.
 
-    python benchmarks/exports.py write DIRECTORY [--as-used]
+    python benchmarks/exports.py write DIRECTORY [--as-used] [--exporter tracing|dynamo]
     python benchmarks/exports.py check DIRECTORY RESULTS.json [--target T] [--quantised KIND]
 
 The first needs torch, transformers, timm and torchvision, and nothing of tunefarm: an environment
@@ -20,7 +20,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,15 +204,15 @@ def _pictures() -> dict[str, Callable[[], Made]]:
 
 
 def _as_used() -> dict[str, Callable[[], Made]]:
-    """Of common sizes: sentences of 128 words, pictures of the size each was trained for, 30 s of
-    speech, and one."""
+    """Of common sizes: sentences of 128 words, one of 512, pictures of the size each was trained
+    for, 30 s of speech, and one."""
     import torch
     import torchvision.models as tv
     import transformers as tf
 
-    def words(kind: str, config: Any) -> Callable[[], Made]:
-        ones = torch.ones(1, 128, dtype=torch.long)
-        ids = torch.randint(0, 1000, (1, 128))
+    def words(kind: str, config: Any, many: int = 128) -> Callable[[], Made]:
+        ones = torch.ones(1, many, dtype=torch.long)
+        ids = torch.randint(0, 1000, (1, many))
         return lambda: (getattr(tf, kind)(config), (ids, ones))
 
     small = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12}
@@ -223,6 +223,11 @@ def _as_used() -> dict[str, Callable[[], Made]]:
     return {
         "minilm": words("BertModel", tf.BertConfig(**small, intermediate_size=1536)),
         "distilbert": words("DistilBertModel", tf.DistilBertConfig()),
+        "bert_of_2_layers": words("BertModel", tf.BertConfig(num_hidden_layers=2), 512),
+        "vit_of_4_layers": lambda: (
+            tf.ViTModel(tf.ViTConfig(num_hidden_layers=4)),
+            (torch.randn(1, 3, 224, 224),),
+        ),
         "whisper_tiny_encoder": lambda: (
             tf.WhisperModel(tf.WhisperConfig(**heard, d_model=384)).encoder,
             (torch.randn(1, 80, 3000),),
@@ -242,19 +247,19 @@ def _as_used() -> dict[str, Callable[[], Made]]:
     } | {name.split("_patch")[0]: _classifier(name) for name in named}
 
 
-def write(directory: Path, as_used: bool) -> None:
+def write(directory: Path, as_used: bool, exporters: Sequence[str]) -> None:
     # transformers looks for a package named "kernels", which the file beside this one is not.
     sys.path = [path for path in sys.path if Path(path) != Path(__file__).parent]
     directory.mkdir(parents=True, exist_ok=True)
     if as_used:  # by the first exporter that takes it
         for name, make in _as_used().items():
-            any(_export(make, directory, name, exporter) for exporter in _EXPORTERS)
+            any(_export(make, directory, name, exporter) for exporter in exporters)
         return
     for name, make in {**_transformers(), **_recurrent()}.items():
-        for exporter in _EXPORTERS:
+        for exporter in exporters:
             _export(make, directory, name, exporter)
     for name, make in _pictures().items():
-        _export(make, directory, name, "tracing")
+        _export(make, directory, name, exporters[0])
 
 
 def _export(make: Callable[[], Made], directory: Path, name: str, exporter: str) -> bool:
@@ -354,11 +359,13 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("results", type=Path, nargs="?")
     parser.add_argument("--as-used", action="store_true", help="fewer, of the sizes people use")
+    parser.add_argument("--exporter", choices=_EXPORTERS, help="(the first of all that takes it)")
     parser.add_argument("--target", default="llvm", help="what checked ones are built for")
     parser.add_argument("--quantised", default="", metavar="KIND", help="uint8, int8 or dynamic")
     arguments = parser.parse_args()
     if arguments.action == "write":
-        write(arguments.directory, arguments.as_used)
+        exporters = [arguments.exporter] if arguments.exporter else list(_EXPORTERS)
+        write(arguments.directory, arguments.as_used, exporters)
     elif arguments.results is None:
         parser.error("where are the results to be written?")
     else:
