@@ -41,7 +41,8 @@ from tunefarm.frontend.program import load_program
 from tunefarm.measure import gate
 
 Array = NDArray[Any]
-LIMIT_S = 300.0
+LIMIT_S, _CLEARED_S = 300.0, 20.0
+"""For a case; and for what it has written to be removed."""
 RIGHT, REFUSED, STOPPED, FAILED, WRONG = "right", "refused", "stopped", "failed", "wrong"
 """Computed right; refused in words of ours; stopped by the compiler at the import, in its words (a
 job says both with exit code 3); not built or not run; computed otherwise."""
@@ -158,6 +159,7 @@ def alone(case: Case) -> tuple[str, str]:
         while hears.poll(max(deadline - time.monotonic(), 0)):
             last = hears.recv()
             if last[0]:
+                process.join(_CLEARED_S)
                 return last
         return FAILED, f"{last[1]} took more than {LIMIT_S:g} s"
     except EOFError:

@@ -18,10 +18,12 @@ import tvm
 from tvm import relax
 
 from tunefarm.frontend.dtypes import HALF
-from tunefarm.frontend.relax.calls import is_call, shape_of
+from tunefarm.frontend.relax.calls import is_call, number_of, shape_of
 from tunefarm.frontend.relax.one_attention import FEWEST_ROWS, FIRST, Attention, Step
 from tunefarm.frontend.relax.rearranged import keeps_together
 
+_LEAST_FACTOR = 1e-30
+"""Of scores, and one by the largest: beyond, it may be none in single precision."""
 _BINARY = {
     f"relax.{name}": getattr(relax.op, name)
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
@@ -81,6 +83,8 @@ class _Graph:
         factor *= prod(by for _, _, by in ends)
         if not _fits([shape_of(side) for side in sides], shape):
             return None
+        if not _LEAST_FACTOR <= factor <= 1 / _LEAST_FACTOR:
+            return None
         if any(str(one.ty.dtype) != dtype for one in (*sides, first)):
             return None
         last, joined = self._joined(second)
@@ -89,7 +93,7 @@ class _Graph:
             self._results[last],
             (*(end for end, _, _ in ends), *others),
             tuple(steps for _, steps, _ in ends),
-            made if factor == 1.0 else (_scaled(factor), *made),
+            made if factor == 1.0 else (_scale(factor), *made),
             joined,
             dtype,
             shape,
@@ -115,10 +119,19 @@ class _Graph:
             return call, False
         told, nought, kept = call.args
         test = self._own(told)
-        guards = is_call(test, "relax.isnan") and test.args[0].same_as(kept)
-        if not guards or _number(nought) != 0.0 or len(self._readers[kept]) != 2:
-            return call, False
-        return self._value(kept), True
+        guards = (
+            is_call(test, "relax.isnan")
+            and self._narrow(test.args[0]).same_as(kept)
+            and number_of(nought) == 0.0
+            and shape_of(call) == shape_of(kept)
+            and len(self._readers.get(kept, [])) == 2
+        )
+        return (self._value(kept), True) if guards else (call, False)
+
+    def _narrow(self, value: Any) -> Any:
+        """What is widened for nobody else, or `value` itself."""
+        call = self._own(value)
+        return call.args[0] if is_call(call, "relax.astype") else value
 
     def _scores(
         self, value: Any, shape: tuple[int, ...]
@@ -173,14 +186,11 @@ class _Graph:
         steps: list[Step] = []
         factor = 1.0
         while True:
-            call = self._value(value)
-            place = self._scaled(value) if scaled else None
-            if place is not None:
-                by = _factor_of(call, place)
-                assert by is not None, "it is multiplied by a number"
+            if scaled and (unscaled := self._unscaled(value)) is not None:
+                value, by = unscaled
                 factor *= by
-                value = call.args[place]
                 continue
+            call = self._value(value)
             if is_call(call, *_VIEWS):
                 steps.insert(0, _view(call))
             elif isinstance(call, relax.TupleGetItem) and is_call(
@@ -192,10 +202,14 @@ class _Graph:
                 return value, tuple(steps), factor
             value = call.args[0]
 
-    def _scaled(self, value: Any) -> int | None:
-        """Which argument of what `value` is bound to is multiplied by a number for nobody else."""
+    def _unscaled(self, value: Any) -> tuple[Any, float] | None:
+        """What is multiplied by a number to be `value`, for nobody else, and by which."""
         call = self._own(value)
-        return next((place for place in (0, 1) if _factor_of(call, place) is not None), None)
+        for place in (0, 1):
+            by = _factor_of(call, place)
+            if by is not None and shape_of(call.args[place]) == shape_of(call):
+                return call.args[place], by
+        return None
 
     def _joined(self, call: Any) -> tuple[Any, tuple[Step, ...]]:
         """The last rearrangement of a product that nobody else reads, and how it comes to it."""
@@ -243,7 +257,7 @@ def _step(call: Any, place: int, others: list[Any]) -> Step:
     return step
 
 
-def _scaled(factor: float) -> Step:
+def _scale(factor: float) -> Step:
     return lambda scores, _: relax.op.multiply(scores, relax.const(factor, "float32"))
 
 
@@ -252,7 +266,7 @@ def _factor_of(call: Any, place: int) -> float | None:
     divides = is_call(call, "relax.divide")
     if not (is_call(call, "relax.multiply") or (divides and place == 0)):
         return None
-    number = _number(call.args[1 - place])
+    number = number_of(call.args[1 - place])
     if number is None or not 0 < number < inf:
         return None
     return 1 / number if divides else number
@@ -265,18 +279,11 @@ def _adds_nothing(call: Any, place: int) -> bool:
     return isinstance(other, tvm.ir.GenericConst) and not other.value.numpy().any()
 
 
-def _number(value: Any) -> float | None:
-    """A constant's, where it is one."""
-    if not isinstance(value, tvm.ir.GenericConst) or prod(value.value.shape) != 1:
-        return None
-    return float(value.value.numpy().reshape(()))
-
-
 def _read(value: Any, others: list[Any], chooses: bool) -> Callable[[Sequence[Any]], Any]:
     """How to have `value` in float32 inside the kernel: a number is there, others are arguments,
     and so are numbers that are chosen from."""
     dtype = str(value.ty.dtype)
-    if isinstance(value, tvm.ir.GenericConst) and prod(value.value.shape) == 1:
+    if number_of(value) is not None:
         number = value.value.numpy().reshape(())
         kind = "float32" if dtype in HALF else dtype
         if not chooses:

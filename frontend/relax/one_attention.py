@@ -113,8 +113,8 @@ class Attention:
                 scores = builder.emit(op.matmul(q, k, out_dtype="float32"))
                 weights = builder.emit(op.nn.softmax(after(scores, self.scores), axis=-1))
                 if self.guarded:
-                    nought = builder.emit(op.zeros_like(weights))
-                    weights = builder.emit(op.where(op.isnan(weights), nought, weights))
+                    none = builder.emit(op.isnan(weights))
+                    weights = builder.emit(op.where(none, _noughts(builder, none), weights))
                 if half in HALF:
                     weights = builder.emit(op.astype(weights, half))
                 mixed = after(builder.emit(op.matmul(weights, v, **wide)), self.joined)
@@ -126,3 +126,10 @@ class Attention:
     def _type(self, own: Any, place: int) -> Any:
         """Of an argument."""
         return relax.TensorType(own.shape, BFLOAT16) if self.rounded and place < FIRST else own
+
+
+def _noughts(builder: Any, like: Any) -> Any:
+    """As many as `like` has elements, and made of those: else the compiler would make a constant of
+    few, and functions that become kernels may have none."""
+    numbers = builder.emit(relax.op.astype(like, "float32"))
+    return builder.emit(relax.op.multiply(numbers, relax.const(0.0, "float32")))

@@ -3,7 +3,8 @@
 The compiler makes one kernel of attention as an operator of its own: four reductions, for which
 there are no schedules. As products with a softmax between them it is what other exporters write.
 What quantises a tensor, or does the contrary, is arithmetic: the change of layout passes through
-it, and it is fused with its neighbours.
+it, and it is fused with its neighbours. Whether a number is one, the compiler does not know of
+bfloat16.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunefarm.frontend.dtypes import BYTES
+from tunefarm.frontend.dtypes import BFLOAT16, BYTES
 from tunefarm.frontend.relax.calls import number_of, uses_of
 
 _QUANTISE = "relax.quantize"
@@ -29,12 +30,14 @@ one instruction (`measure.cpu_passes`). Any other zero is an argument, or kernel
 nothing else would be tasks of their own; but not the ends less that zero: whatever is drawn for
 arguments when a kernel is tried has to leave its result a range."""
 _ATTENTION = ("relax.nn.attention", "relax.nn.attention_bias")
+_TELLS = ("relax.isnan", "relax.isinf", "relax.isfinite")
+"""What is asked of a number."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="Spelled")
 class Spelled:
     """Attention, but for that with a mask or a window of the operator's own; and what quantises a
-    tensor, or does the contrary, with one scale for all of it."""
+    tensor, or does the contrary, with one scale for all of it; and questions about bfloat16."""
 
     def transform_module(self, module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         speller = _Speller(module)
@@ -64,6 +67,9 @@ class _Speller(PyExprMutator):  # type: ignore[misc]
         name = getattr(call.op, "name", "")
         if name in _QUANTISED:
             return self._quantised(call, name, alone)
+        if name in _TELLS and str(call.args[0].ty.dtype) == BFLOAT16:
+            wide = self.builder_.emit(relax.op.astype(call.args[0], "float32"))
+            return relax.Call(call.op, [wide], call.attrs)
         return self._attention(call) if name in _ATTENTION else call
 
     def _quantised(self, call: Any, name: str, alone: bool) -> Any:

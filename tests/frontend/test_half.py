@@ -32,6 +32,7 @@ from tunefarm.frontend.onnx.half import (
     widened,
 )
 from tunefarm.frontend.onnx.passes import Graph
+from tunefarm.frontend.onnx.writer import Writer
 from tunefarm.frontend.program import load_program
 from tunefarm.frontend.zoo.networks import write_zoo_model, zoo_model
 
@@ -79,6 +80,17 @@ def test_widened_it_computes_what_it_did_before_its_numbers_were_rounded(
     (want,), (got,) = run(exact, {"x": x}), run(again, {"x": x})
     assert 0 < np.abs(got - want).max() < 8 * rounding(kind) * np.abs(want).max()
     assert half_types(half) == {kind}, "the model itself was changed"
+
+
+@pytest.mark.parametrize(("kind", "large"), [("float16", 65504.0), ("bfloat16", 3e38)])
+def test_what_is_beyond_the_range_is_its_end_and_infinity_stays(kind: str, large: float) -> None:
+    writer = Writer(0)
+    mask = writer.constant(np.array([-3e38, -np.inf, np.inf, 1.0]))
+    result = writer.node("Add", "x", mask)
+    half = narrowed(writer.model("m", ("x", (4,)), ("y", result, (4,)), opset=13), kind)
+    (stored,) = (one for one in Graph(half).constants.values() if one.size == 4)
+    wanted = np.array([-large, -np.inf, np.inf, 1.0])
+    np.testing.assert_allclose(stored.astype(np.float32), wanted, rtol=rounding(kind))
 
 
 def test_what_goes_in_and_comes_out_keeps_its_type(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from tunefarm.frontend.program import Program, load_program
 
 pytestmark = pytest.mark.tvm
 
+GUARDED = ("blind", "seeing", "ones", "weighed")
+"""Kinds of networks that look at whether weights are numbers."""
 TOKENS, HEADS, SIZE = 24, 3, 16
 HIDDEN = HEADS * SIZE
 
@@ -38,7 +40,9 @@ def network(kind: str) -> onnx.ModelProto:
             ``seen`` (its weights are used twice), ``few`` (a handful of queries), ``wide`` (heads
             of 256), ``blind`` (as PyTorch's newer exporter has it: queries and keys are scaled, and
             weights that are no numbers made nought; by a mask queries see what is earlier, and the
-            third nothing), ``seeing`` (the same with a mask that masks nothing).
+            third nothing), ``seeing`` (the same with a mask that masks nothing), ``ones`` (weights
+            that are no numbers made one instead), ``weighed`` (guarded weights that are used before
+            the guard as well), ``deeper`` (all scaled by a number that has an axis more).
     """
     writer = Writer(3)
     size, heads = (256, 1) if kind == "wide" else (SIZE, HEADS)
@@ -50,7 +54,10 @@ def network(kind: str) -> onnx.ModelProto:
         return writer.node("MatMul", x, weights)
 
     def split(x: str, count: int, order: list[int], own: int = heads) -> str:
-        apart = writer.node("Reshape", x, writer.integers([1, count, own, size]))
+        sizes = [count, own, size] if kind == "deeper" else [1, count, own, size]
+        apart = writer.node("Reshape", x, writer.integers(sizes))
+        if kind == "deeper":
+            apart = writer.node("Mul", apart, writer.constant(np.full([1] * 4, size**-0.25)))
         turned = writer.node("Transpose", apart, perm=order)
         if own < heads:
             sizes = [(1, count, heads, size)[n] for n in order]
@@ -83,7 +90,7 @@ def network(kind: str) -> onnx.ModelProto:
     else:
         q, v = split(q, rows, [0, 2, 1, 3]), split(v, TOKENS, [0, 2, 1, 3], own)
         k = split(kept, TOKENS, [0, 2, 3, 1], own)
-    if kind in ("scaled", "blind", "seeing"):
+    if kind in ("scaled", *GUARDED):
         root = writer.constant(size**-0.25)
         q, k = (writer.node("Mul", one, root) for one in (q, k))
     scores = writer.node("MatMul", q, k)
@@ -105,19 +112,21 @@ def network(kind: str) -> onnx.ModelProto:
         earlier = np.tril(np.ones((1, 1, rows, TOKENS)))
         there = writer.node("Cast", writer.constant(earlier), to=onnx.TensorProto.BOOL)
         scores = writer.node("Where", there, scores, writer.constant(-1e4))
-    if kind in ("blind", "seeing"):
+    if kind in GUARDED:
         scores = writer.node("Add", scores, writer.constant(mask(kind, rows)))
     weights = writer.node("Softmax", scores, axis=-1)
-    if kind in ("blind", "seeing"):
+    plain = weights
+    if kind in GUARDED:
         told = writer.node("IsNaN", weights)
-        weights = writer.node("Where", told, writer.constant(0.0), weights)
+        instead = writer.constant(1.0 if kind == "ones" else 0.0)
+        weights = writer.node("Where", told, instead, weights)
     mixed = writer.node("MatMul", weights, v)
     if kind == "batches":
         mixed = writer.node("Reshape", mixed, writer.integers([1, heads, rows, size]))
     mixed = writer.node("Transpose", mixed, perm=[0, 2, 1, 3])
     result = writer.node("Reshape", mixed, writer.integers([1, rows, hidden]))
-    if kind == "seen":
-        result = writer.node("Add", result, writer.node("ReduceMean", weights, keepdims=0))
+    if kind in ("seen", "weighed"):
+        result = writer.node("Add", result, writer.node("ReduceMean", plain, keepdims=0))
     given, made = (1, TOKENS, HIDDEN), (1, rows, hidden)
     return writer.model(kind, ("hidden", given), ("result", result, made), opset=13)
 
@@ -125,7 +134,7 @@ def network(kind: str) -> onnx.ModelProto:
 def mask(kind: str, rows: int) -> np.ndarray:
     """What is added to scores; shape ``(1, 1, rows, TOKENS)``."""
     sees = np.tril(np.ones((1, 1, rows, TOKENS), bool))
-    sees[..., 2, :] = False
+    sees[..., 2, :] = kind == "weighed"  # which would be no number throughout
     return np.where(sees | (kind == "seeing"), 0.0, -np.inf).astype(np.float32)
 
 
@@ -151,6 +160,7 @@ def attentions(program: Program) -> int:
         ("scaled", ["matmul_cast"] * 3),
         ("blind", ["matmul_cast"] * 3),
         ("seeing", ["matmul_cast"] * 3),
+        ("deeper", ["matmul_cast"] * 3 + ["reshape_multiply"] * 3),
         ("masked", ["matmul_cast"] * 3),
         ("chosen", ["matmul_cast"] * 3),
         ("factor", ["matmul_cast"] * 3),
@@ -206,6 +216,8 @@ def computed(program: Program, x: np.ndarray) -> np.ndarray:
     ("kind", "dtype", "target"),
     [
         ("seen", "float16", "cuda:arch=sm_80"),  # its weights have to be there
+        ("ones", "float16", "cuda:arch=sm_80"),  # what is no number becomes something else
+        ("weighed", "float16", "cuda:arch=sm_80"),  # and here somebody sees it
         ("few", "float16", "cuda:arch=sm_80"),  # blocks for the keys are wanted
         ("told", "float16", "cuda:arch=sm_80"),  # it would be a stage without an axis
         ("wide", "float16", "cuda:arch=sm_80"),  # registers cannot hold the sums
@@ -216,6 +228,31 @@ def computed(program: Program, x: np.ndarray) -> np.ndarray:
 )
 def test_other_attention_stays_as_it_is(tmp_path: Path, kind: str, dtype: str, target: str) -> None:
     assert attentions(imported(kind, tmp_path, dtype, target)) == 0
+
+
+@pytest.mark.parametrize("kind", ["blind", "seeing"])
+def test_a_guard_of_few_weights_is_in_the_kernel_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Of which the compiler might make constants, that a kernel cannot have."""
+    monkeypatch.setattr(f"{__name__}.TOKENS", 18)
+    program = imported(kind, tmp_path, "float16", "cuda:arch=sm_80")
+    assert attentions(program) == 1
+    x = np.random.default_rng(0).normal(size=(1, 18, HIDDEN)).astype(np.float16)
+    (wanted,) = onnxruntime.InferenceSession(network(kind).SerializeToString()).run(
+        None, {"hidden": x.astype(np.float32)}
+    )
+    off = 8 * rounding("float16") * abs(wanted).max()
+    np.testing.assert_allclose(computed(program, x), wanted, atol=off)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("blind", 1), ("ones", 0)])
+def test_what_is_no_number_is_told_of_bfloat16_as_well(
+    tmp_path: Path, kind: str, count: int
+) -> None:
+    """Of which the compiler does not know it; in attention and outside."""
+    program = imported(kind, tmp_path, "bfloat16", "cuda:arch=sm_80")
+    assert attentions(program) == count
 
 
 def test_networks_of_the_zoo_have_an_attention_for_each_layer(tmp_path: Path) -> None:

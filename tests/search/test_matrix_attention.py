@@ -50,7 +50,8 @@ def attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     [
         *((kind, 48, 16) for kind in ("plain", "batches", "scaled", "masked", "chosen", "factor")),
         *((kind, 32, 16) for kind in ("by", "shared", "packed", "grouped", "less", "more")),
-        *((kind, 32, 16) for kind in ("blind", "seeing")),
+        *((kind, tokens, 16) for kind in ("blind", "seeing") for tokens in (32, 16)),
+        ("deeper", 32, 16),
         *(("turned", tokens, 16) for tokens in (32, 37)),  # neighbours are far apart
         *((kind, 37, 16) for kind in ("plain", "masked", "chosen", "shared")),  # no whole registers
         *(("plain", tokens, size) for tokens, size in ((16, 64), (100, 40), (64, 96), (130, 33))),
