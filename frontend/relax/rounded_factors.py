@@ -109,6 +109,8 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         image = call.args[0] if call.args else None
         product, single = call in self._found.products, call in self._found.singles
         call = super().visit_call_(call)
+        if is_call(call, "relax.nn.avg_pool2d") and _is_rounded(made := self._made(call.args[0])):
+            return self._averaged(call, made.args[0])
         if not product and not single:
             return call
         window = window_of(call.attrs) if is_call(call, CONVOLUTION) else None
@@ -179,6 +181,17 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
             return topi.nn.conv(wide, weights, *settings, "NHWC", "HWIO", out_dtype="float32")
 
         return self.builder_.call_te(made, data, call.args[1], primfunc_name_hint="conv2d")
+
+    def _averaged(self, call: Any, data: Any) -> Any:
+        """In float32, of an image of bfloat16: else it would be made wide by a kernel of its own."""
+        how = call.attrs
+
+        def made(image: Any) -> Any:
+            sizes = (list(one) for one in (how.pool_size, how.strides, how.dilation, how.padding))
+            rest = (how.ceil_mode, how.layout, how.count_include_pad)
+            return topi.nn.pool2d(topi.cast(image, "float32"), *sizes, "avg", *rest)
+
+        return self.builder_.call_te(made, data, primfunc_name_hint="avg_pool2d")
 
     def _kernel(self, call: Any, data: Any, window: Window | None) -> Any:
         """A convolution of what lies in a window, or a plain product."""

@@ -128,6 +128,30 @@ def test_pools_of_rounded_numbers_have_nothing_around_them(
     _is_near(program, imported(tmp_path / "plain", model, PLAIN), (1, 8, 12, 12))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kernel_shape": [3, 3], "pads": [1] * 4},
+        {"kernel_shape": [3, 3], "pads": [0, 1, 2, 1], "count_include_pad": 1},
+        {"kernel_shape": [2, 3], "pads": [0, 1, 1, 1]},
+    ],
+)
+def test_means_are_of_what_is_stored_rounded(settings: dict[str, Any], tmp_path: Path) -> None:
+    """In single precision, and no kernel makes it wide for them."""
+    one = Network()
+    x = one.add("Relu", one.add("Conv", "x", one.constant(16, 8, 1, 1)))
+    x = one.add("Concat", x, one.add("Conv", x, one.constant(16, 16, 1, 1)), axis=1)
+    mean = one.add("AveragePool", x, **settings)
+    parts = [one.add("Conv", y, one.constant(16, 32, 1, 1)) for y in (x, mean)]
+    one.add("Add", *parts)
+    model = one.write(tmp_path / "m.onnx", [1, 8, 12, 12], [1, 16, 12, 12])
+    program = imported(tmp_path / "allowed", model, ALLOWED)
+    (task,) = (task for task in program.tasks if task.name.startswith("avg_pool2d"))
+    assert {arg.dtype for arg in task.args} == {"bfloat16"}
+    assert not any(task.name.startswith("cast") for task in program.tasks)
+    _is_near(program, imported(tmp_path / "plain", model, PLAIN), (1, 8, 12, 12))
+
+
 def test_constants_are_joined_rounded(tmp_path: Path) -> None:
     one = Network()
     x = one.add("Relu", one.add("MatMul", "x", one.constant(48, 32)))
