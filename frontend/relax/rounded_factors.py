@@ -183,7 +183,7 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         return self.builder_.call_te(made, data, call.args[1], primfunc_name_hint="conv2d")
 
     def _averaged(self, call: Any, data: Any) -> Any:
-        """In float32, of an image of bfloat16: else it would be made wide by a kernel of its own."""
+        """In float32, of an image of bfloat16, which else a kernel of its own would make wide."""
         how = call.attrs
 
         def made(image: Any) -> Any:
