@@ -6,7 +6,8 @@ and stored so, for whoever reads it: half of the bytes, and no kernel that only 
 zeros around it that convolutions want, where these alone read it. Constant weights are rounded
 here. Products of two tensors stay what they are, but for attention's (`relax.attention`). Columns
 that are no whole registers are filled up with zeros, and cut off by whatever follows; a single row,
-or few columns where there are no matrix registers, are done in vectors.
+or few columns where there are no matrix registers, are done in vectors. Means of windows read what
+is stored rounded as well.
 """
 
 from __future__ import annotations
