@@ -286,18 +286,14 @@ def _export(make: Callable[[], Made], directory: Path, name: str, exporter: str)
     return True
 
 
-def case_of(file: Path, target: str = "llvm", kind: str = "") -> Any:
-    """With inputs of a seed, and what ONNX Runtime makes of them; of the network quantised, where
-    its numbers are to be of a kind."""
+def case_of(name: str, model: onnx.ModelProto, target: str, is_quantised: bool) -> Any:
+    """With inputs of a seed, and what ONNX Runtime makes of them."""
     import onnxruntime
     from operators import Case
 
-    from tunefarm.frontend.zoo.quantiser import quantised
     from tunefarm.measure.expected import moves
 
-    model, generator = onnx.load(file), np.random.default_rng(0)
-    if kind:
-        model = quantised(model, kind)
+    generator = np.random.default_rng(0)
     constants = {one.name for one in model.graph.initializer}
     inputs: dict[str, Any] = {}
     for value in model.graph.input:
@@ -323,23 +319,25 @@ def case_of(file: Path, target: str = "llvm", kind: str = "") -> Any:
 
     given = list(inputs.values())
     outputs = answer(given)
-    moved = moves(answer, given, outputs) if kind else 0.0
-    return Case(file.stem, model, given, outputs, whole=True, target=target, moved=moved)
+    moved = moves(answer, given, outputs) if is_quantised else 0.0
+    return Case(name, model, given, outputs, whole=True, target=target, moved=moved)
 
 
 def check(directory: Path, results: Path, target: str, kind: str) -> None:
     from operators import RIGHT, alone, load
 
+    from tunefarm.frontend.zoo.quantiser import quantised
+
     load()
     rows = []
     for file in sorted(directory.glob("*.onnx")):
+        model = onnx.load(file)
         try:
-            case, started = case_of(file, target, kind), time.monotonic()
+            model = quantised(model, kind) if kind else model
         except Exception as error:  # (of that tool's)
-            if not kind:
-                raise
             print(f"{file.stem}: not quantised: {type(error).__name__}: {error}", flush=True)
             continue
+        case, started = case_of(file.stem, model, target, bool(kind)), time.monotonic()
         what, why = alone(case)
         seconds = time.monotonic() - started
         nodes = len(case.model.graph.node)
@@ -359,7 +357,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("results", type=Path, nargs="?")
     parser.add_argument("--as-used", action="store_true", help="fewer, of the sizes people use")
-    parser.add_argument("--exporter", choices=_EXPORTERS, help="(the first of all that takes it)")
+    parser.add_argument("--exporter", choices=_EXPORTERS, help="this one alone")
     parser.add_argument("--target", default="llvm", help="what checked ones are built for")
     parser.add_argument("--quantised", default="", metavar="KIND", help="uint8, int8 or dynamic")
     arguments = parser.parse_args()
