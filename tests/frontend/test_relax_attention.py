@@ -42,7 +42,8 @@ def network(kind: str) -> onnx.ModelProto:
             weights that are no numbers made nought; by a mask queries see what is earlier, and the
             third nothing), ``seeing`` (the same with a mask that masks nothing), ``ones`` (weights
             that are no numbers made one instead), ``weighed`` (guarded weights that are used before
-            the guard as well), ``deeper`` (all scaled by a number that has an axis more).
+            the guard as well), ``deeper`` (all scaled by a number that has an axis more), ``tiny``
+            (queries and keys scaled by numbers whose product single precision does not hold).
     """
     writer = Writer(3)
     size, heads = (256, 1) if kind == "wide" else (SIZE, HEADS)
@@ -90,8 +91,8 @@ def network(kind: str) -> onnx.ModelProto:
     else:
         q, v = split(q, rows, [0, 2, 1, 3]), split(v, TOKENS, [0, 2, 1, 3], own)
         k = split(kept, TOKENS, [0, 2, 3, 1], own)
-    if kind in ("scaled", *GUARDED):
-        root = writer.constant(size**-0.25)
+    if kind in ("scaled", "tiny", *GUARDED):
+        root = writer.constant(1e-25 if kind == "tiny" else size**-0.25)
         q, k = (writer.node("Mul", one, root) for one in (q, k))
     scores = writer.node("MatMul", q, k)
     if kind in ("plain", "seen", "few", "wide"):
@@ -216,6 +217,7 @@ def computed(program: Program, x: np.ndarray) -> np.ndarray:
     ("kind", "dtype", "target"),
     [
         ("seen", "float16", "cuda:arch=sm_80"),  # its weights have to be there
+        ("tiny", "bfloat16", "cuda:arch=sm_80"),  # a factor that would be nought
         ("ones", "float16", "cuda:arch=sm_80"),  # what is no number becomes something else
         ("weighed", "float16", "cuda:arch=sm_80"),  # and here somebody sees it
         ("few", "float16", "cuda:arch=sm_80"),  # blocks for the keys are wanted

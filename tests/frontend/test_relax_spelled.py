@@ -84,3 +84,21 @@ def test_by_another_scale_a_half_may_fall_otherwise(tmp_path: Path, target: Targ
     steps = np.abs(got[0].astype(int) - want[0].astype(int))
     assert steps.max() <= 1
     assert steps.mean() < 0.01
+
+
+@pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite"])
+def test_what_is_asked_of_bfloat16_is_asked_of_single_precision(name: str) -> None:
+    """The compiler refuses to ask the narrow number."""
+    import tvm
+    from tvm import relax
+
+    from tunefarm.frontend.relax.spelled import Spelled
+
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((4,), "float32"))
+    with builder.function("main", [x]):
+        narrow = builder.emit(relax.op.astype(x, "bfloat16"))
+        builder.emit_func_output(builder.emit(getattr(relax.op, name)(narrow)))
+    machine = relax.VirtualMachine(relax.build(Spelled()(builder.get()), "llvm"), tvm.cpu())
+    numbers = np.array([1.0, np.nan, np.inf, -np.inf], np.float32)
+    got = machine["main"](tvm.runtime.tensor(numbers)).numpy()
+    np.testing.assert_array_equal(got.astype(bool), getattr(np, name)(numbers))
