@@ -78,22 +78,23 @@ class _Samples:
     def __init__(self, graph: onnx.GraphProto, seed: int) -> None:
         constants = {tensor.name for tensor in graph.initializer}
         inputs = [one for one in graph.input if one.name not in constants]
-        shapes = {
-            one.name: [dim.dim_value for dim in one.type.tensor_type.shape.dim] for one in inputs
-        }
         generator = np.random.default_rng(seed)
         self._left = iter(
-            [
-                {
-                    name: generator.uniform(-1.0, 1.0, shape).astype(np.float32)
-                    for name, shape in shapes.items()
-                }
-                for _ in range(_SAMPLES)
-            ]
+            [{one.name: _drawn(one, generator) for one in inputs} for _ in range(_SAMPLES)]
         )
 
     def get_next(self) -> dict[str, Any] | None:
         return next(self._left, None)
+
+
+def _drawn(one: onnx.ValueInfoProto, generator: np.random.Generator) -> Any:
+    """As a job draws inputs: whole numbers may be places in a table, or conditions."""
+    tensor = one.type.tensor_type
+    shape = [dim.dim_value for dim in tensor.shape.dim]
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    if dtype.kind == "f":
+        return generator.uniform(-1.0, 1.0, shape).astype(dtype)
+    return generator.integers(0, 2, shape).astype(dtype)
 
 
 @contextlib.contextmanager

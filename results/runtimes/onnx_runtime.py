@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tunefarm.devices import cpu
 from tunefarm.frontend.dtypes import INT8, narrowest
-from tunefarm.measure.expected import WITHOUT_OVERFLOW, exact_feed, exact_model, moves
+from tunefarm.measure.expected import exact_feed, exact_session, moves
 from tunefarm.results.runtimes.contract import Array, Run, Runtime, Subject
 
 _PROVIDERS = ["CPUExecutionProvider"]
@@ -41,21 +41,11 @@ class OnnxRuntime(Runtime):
 
 
 def reference(subject: Subject, feed: Mapping[str, Array]) -> tuple[list[Array], str, float]:
-    """What the model computes without any rewriting (a quantised one: with what it takes not to
-    overflow), in single precision: all results are held
-    against it. And what else `measure.gate.parity` asks for: the model's precision, and how far a
-    quantised one moves."""
-    import onnxruntime
-
-    options = _options(subject.threads)
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    precision, model = exact_model(subject.model)
+    """What the model computes (`exact_session`): all results are held against it. And what else
+    `measure.gate.parity` asks for: the model's precision, and how far a quantised one moves."""
+    precision, session = exact_session(subject.model, subject.threads)
     if subject.rounds and precision != INT8:
         precision = narrowest([precision, subject.rounds])
-    if precision == INT8:  # a rewriting is what keeps products from overflowing
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        options.add_session_config_entry(*WITHOUT_OVERFLOW)
-    session = onnxruntime.InferenceSession(model, options, _PROVIDERS)
     arrays = [feed[spec.name] for spec in subject.inputs]
 
     def answer(inputs: list[Array]) -> list[Array]:

@@ -11,6 +11,7 @@ trace as well, and `looking_up` puts a function in LLVM's own language in its pl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -20,9 +21,9 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.ir.expr import StringImm, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.sym import Analyzer
+from tvm.sym import Analyzer, iter_map_simplify
 from tvm.target.codegen import target_has_features
-from tvm_ffi import structural_map
+from tvm_ffi import structural_map, structural_walk
 
 from tunefarm.devices.target import Target
 from tunefarm.search.kernels.halo import has_room
@@ -142,8 +143,11 @@ def lookup_of(workload: Any) -> Lookup | None:
     )
     found = Lookup(chain, loads[0])
     places = [variable.var for variable in variables]
-    value = found.of(tirx.const(0, loads[0].source.dtype))
-    return found if alike and not any(uses(value, place) for place in places) else None
+    number = tirx.Var("number", loads[0].source.dtype)
+    value = found.of(number)
+    if not alike or value.same_as(number):  # (a copy)
+        return None
+    return None if any(uses(value, place) for place in places) else found
 
 
 def _whole(value: Any) -> int | None:
@@ -236,17 +240,20 @@ def looking_up(function: Any, target: Target) -> Any:
     """
     vbmi = target_has_features("avx512vbmi", tvm.target.Target(target.tvm))
     text = _IN_REGISTERS if vbmi else _IN_MEMORY
+    loops: list[Any] = []
+    structural_walk(function.body, (tirx.For, loops.append))
+    spans = {one.loop_var: Range.from_min_extent(one.min, one.extent) for one in loops}
 
     def looked_up(loop: Any) -> Any:
-        return _called(loop, text) if KEY in loop.annotations else loop
+        return _called(loop, spans, text) if KEY in loop.annotations else loop
 
     return function.with_body(structural_map(function.body, (tirx.For, looked_up)))
 
 
-def _called(loop: Any, text: str) -> Any:
+def _called(loop: Any, spans: Mapping[Any, Any], text: str) -> Any:
     realize = loop.body
     found = _looks_up(realize)
-    if found is None or not _lies_together(loop, realize, found[0]):
+    if found is None or not _lies_together(loop, spans, realize, found[0]):
         raise ValueError("no loop over elements that lie together, to be looked up")
     number, table = found
     store = realize.block.body
@@ -288,14 +295,20 @@ def _looks_up(realize: Any) -> tuple[Any, Any] | None:
     return (number, entry.source) if found and _is_of_bytes(entry.source) else None
 
 
-def _lies_together(loop: Any, realize: Any, number: Any) -> bool:
-    """Whether both tensors' elements do, from one iteration to the next, in the whole of them."""
-    axes = [one.var for one in realize.block.iter_vars]
-    values = dict(zip(axes, realize.iter_values, strict=True))
-    store, known, extent = realize.block.body, Analyzer(), int(loop.extent)
-    known.bind(loop.loop_var, Range.from_min_extent(loop.min, loop.extent))
+def _lies_together(loop: Any, spans: Mapping[Any, Any], realize: Any, number: Any) -> bool:
+    """Whether both tensors' elements do, from one iteration to the next, in the whole of them.
+    `spans` are those of the loops' variables."""
+    axes = realize.block.iter_vars
+    values = dict(zip([one.var for one in axes], realize.iter_values, strict=True))
+    store, extent = realize.block.body, int(loop.extent)
+    within, known = Analyzer(), Analyzer()
+    for one in axes:
+        within.bind(one.var, Range.from_min_extent(one.dom.min, one.dom.extent))
+    known.bind(loop.loop_var, spans[loop.loop_var])
     for buffer, indices in ((store.buffer, store.indices), (number.source, number.indices)):
-        place = renamed(place_of(indices, buffer), values)
+        # In the axes first, which a reshape divides, and then in the loops, which divide those.
+        place = renamed(within.simplify(place_of(indices, buffer)), values)
+        (place,) = iter_map_simplify([place], spans)
         begin = renamed(place, {loop.loop_var: loop.min})
         step = known.simplify(place - begin - (loop.loop_var - loop.min))
         if _whole(step) != 0 or _elements(buffer) % extent:

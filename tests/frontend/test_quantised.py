@@ -259,3 +259,21 @@ def test_a_transformers_products_are_all_of_integers(tmp_path: Path) -> None:
     for task in by_constants:
         assert "matmul_fours" in task.name, task.name
         assert {"uint8", "int8"} <= {spec.dtype for spec in task.args}
+
+
+def test_networks_of_whole_numbers_are_quantised() -> None:
+    """Their ranges are found with numbers that are places in any table."""
+    from tunefarm.frontend.zoo.quantiser import quantised as by_the_tool
+
+    generator = np.random.default_rng(0)
+    table = numpy_helper.from_array(generator.normal(size=(2, 8)).astype(np.float32), "table")
+    weights = numpy_helper.from_array(generator.normal(size=(8, 8)).astype(np.float32), "weights")
+    words = helper.make_tensor_value_info("words", TensorProto.INT64, [1, 4])
+    result = helper.make_tensor_value_info("result", TensorProto.FLOAT, [1, 4, 8])
+    nodes = [
+        helper.make_node("Gather", ["table", "words"], ["embedded"]),
+        helper.make_node("MatMul", ["embedded", "weights"], ["result"]),
+    ]
+    graph = helper.make_graph(nodes, "words", [words], [result], [table, weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert quantised.is_quantised(by_the_tool(model, "uint8"))

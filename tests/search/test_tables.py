@@ -140,6 +140,56 @@ def test_a_trace_that_marks_another_loop_is_refused(change: str) -> None:
         replay.scheduled_function(module, IN_MEMORY, replay.trace_json(schedule))
 
 
+@pytest.mark.parametrize(
+    ("source", "result", "place"),
+    [
+        ((196, 8), (14, 14, 8), "a * T.int64(14) + b, c"),
+        ((14, 14, 8), (196, 8), "a % T.int64(196) // T.int64(14), a % T.int64(14), b"),
+        ((14, 14, 8), (14, 14, 8), "a, b, c"),
+    ],
+)
+def test_shares_end_within_rows_of_images(
+    source: tuple[int, ...], result: tuple[int, ...], place: str
+) -> None:
+    """And what one reads is written otherwise: rows of an image as rows of a matrix."""
+    import tvm
+    from tvm.script import from_source
+
+    from tunefarm.measure.lowering import pipeline
+    from tunefarm.search import replay
+    from tunefarm.search.spaces.table import table_space
+
+    needs("avx2")
+    given, made = (", ".join(f"T.int64({one})" for one in sizes) for sizes in (source, result))
+    axes = "a, b, c"[: 3 * len(result) - 2]
+    function = from_source(
+        f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer(({given}), "uint8"), y: T.Buffer(({made}), "uint8")) -> None:
+    T.func_attr({{"tirx.noalias": True}})
+    for {axes.replace(", ", "_, ")}_ in T.grid({made}):
+        with T.sblock("made"):
+            {axes} = T.axis.remap("{"S" * len(result)}", [{axes.replace(", ", "_, ")}_])
+            y[{axes}] = T.max(x[{place}], T.uint8(9))
+"""
+    )
+    module = tvm.IRModule({"main": function})
+    space = table_space(module, IN_MEMORY)
+    assert space is not None
+    shares = {way.shares for way in space.ways}
+    assert max(shares) == 8, "a share ends within a row"
+    numbers = np.random.default_rng(0).integers(0, 256, source, dtype=np.uint8)
+    for one in space.modelled():
+        proposal = space.realise(one.point, 0)
+        assert proposal is not None
+        text = replay.scheduled_function(module, IN_MEMORY, proposal.trace)
+        kernel, _, _ = replay.kernel_module(text)
+        built = tvm.tirx.build(kernel, replay.tvm_target(IN_MEMORY), pipeline=pipeline(IN_MEMORY))
+        arrays = [tvm.runtime.tensor(a) for a in (numbers, np.zeros(result, np.uint8))]
+        built[replay.KERNEL](*arrays)
+        np.testing.assert_array_equal(arrays[1].numpy(), np.maximum(numbers, 9).reshape(result))
+
+
 @pytest.mark.parametrize(("target", "there"), [(IN_REGISTERS, True), (IN_MEMORY, False)])
 def test_the_table_is_in_registers_where_a_processor_can(target: Target, there: bool) -> None:
     import tvm
@@ -177,6 +227,27 @@ def test_what_depends_on_more_than_one_number_of_8_bits_has_no_table(other: dict
     from tunefarm.search.spaces.table import table_space
 
     assert table_space(workload(**other), IN_REGISTERS) is None
+
+
+def test_what_is_only_copied_has_no_table() -> None:
+    import tvm
+    from tvm.script import from_source
+
+    from tunefarm.search.spaces.table import table_space
+
+    sizes = f"(T.int64({ROWS}), T.int64({COLUMNS}))"
+    function = from_source(
+        f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer({sizes}, "int8"), y: T.Buffer({sizes}, "int8")) -> None:
+    T.func_attr({{"tirx.noalias": True}})
+    for i, j in T.grid(T.int64({ROWS}), T.int64({COLUMNS})):
+        with T.sblock("copied"):
+            v, w = T.axis.remap("SS", [i, j])
+            y[v, w] = x[v, w]
+"""
+    )
+    assert table_space(tvm.IRModule({"main": function}), IN_MEMORY) is None
 
 
 def test_no_other_table_is_known() -> None:
