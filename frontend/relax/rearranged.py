@@ -31,8 +31,8 @@ _OF_ELEMENTS = frozenset(
     f"relax.{name}"
     for name in (
         *("add", "subtract", "multiply", "divide", "power", "maximum", "minimum"),
-        *("abs", "astype", "erf", "exp", "log", "negative", "rsqrt", "sigmoid", "sqrt", "tanh"),
-        *("clip", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.silu"),
+        *("abs", "astype", "erf", "exp", "log", "negative", "round", "rsqrt", "sigmoid", "sqrt"),
+        *("tanh", "clip", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.silu"),
     )
 )
 """Each element of the result is made of those at its place, broadcast from the right."""
@@ -50,6 +50,9 @@ def rearranged_late(module: tvm.IRModule) -> tvm.IRModule:
         module.get_global_var("main"), rearranger.visit_expr(module["main"])
     )
     made = relax.transform.CanonicalizeBindings()(rearranger.builder_.get())
+    narrower = _Narrower(made)
+    narrower.builder_.update_func(made.get_global_var("main"), narrower.visit_expr(made["main"]))
+    made = relax.transform.CanonicalizeBindings()(narrower.builder_.get())
     made = relax.transform.EliminateCommonSubexpr()(made)
     made = relax.transform.DeadCodeElimination()(made)
     return made if turns(made) <= turns(module) else module
@@ -144,7 +147,7 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
             return self._turn_again(call)
         if name == RESHAPE:
             return self._reshape_again(call)
-        if name in _OF_ELEMENTS and not _widens(call):
+        if name in _OF_ELEMENTS:
             return self._of_elements(call, once)
         return self._reduction(call) if name in _REDUCTIONS else call
 
@@ -177,7 +180,7 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
             return call
         if read:
             made = self._of_turned(call, tensors, read, once)
-        if read and made is None:
+        if read and made is None and not _widens(call):
             made = self._of_reshaped(call, tensors, read, once)
         return call if made is None else made
 
@@ -285,6 +288,50 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         while isinstance(tensor, relax.Var):
             tensor = self.lookup_binding(tensor)
         return tensor if operator_of(tensor) == name else None
+
+
+@mutator
+class _Narrower(PyExprMutator):  # type: ignore[misc]
+    """Turns what is in 8 bits before it is made wide, not after: there is less to move, and a
+    product that reads it is one of whole numbers only where nothing stands between
+    (`relax.whole`)."""
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        if operator_of(call) != TURN or call.attrs.axes is None:
+            return call
+        chain, tensor = [], call.args[0]
+        while str(tensor.ty.dtype) not in BYTES:
+            made = self._of_one(tensor)
+            if made is None:
+                return call
+            chain.append(made)
+            tensor = next(one for one in made.args if not _is_constant(one))
+        order = [int(axis) for axis in call.attrs.axes]
+        made = relax.op.permute_dims(tensor, order)
+        back = [int(axis) for axis in np.argsort(order)]
+        for one in reversed(chain):
+            before = self.builder_.emit(made)
+            made = _instead(
+                one,
+                {
+                    place: _turned_back(other, back) if _is_constant(other) else before
+                    for place, other in enumerate(one.args)
+                },
+            )
+        return made
+
+    def _of_one(self, tensor: Any) -> Any:
+        """The call that makes `tensor` of one that is no constant, of as many elements; None where
+        it is something else."""
+        made = tensor
+        while isinstance(made, relax.Var):
+            made = self.lookup_binding(made)
+        if operator_of(made) not in _OF_ELEMENTS:
+            return None
+        others = [one for one in made.args if not _is_constant(one)]
+        alike = len(others) == 1 and shape_of(others[0]) == shape_of(made)
+        return made if alike and shape_of(made) is not None else None
 
 
 def _ends_with(main: Any) -> set[int]:
