@@ -229,9 +229,7 @@ def run_import(request: ImportRequest) -> None:
         save_program(baseline, temporary / "baseline.json")
         wanted = layout.Layout(request.layout) if request.layout else None
         laid = layout.convert_layout(module, request.target, log, wanted)
-        module = attention.gather_attention(
-            laid.module, request.target, log, rounds=not is_quantised
-        )
+        module = attention.gather_attention(laid.module, request.target, log, is_quantised)
         module = whole.gather_whole(module, request.target, log)
         module = kept_wide.keep_wide(module, log)
         rounded = 0

@@ -8,7 +8,8 @@ made them. A GPU's schedules (`search.spaces.attention_tile`) keep the scores in
 stay in single precision, weights are rounded to half precision as they are for the second product
 anyway. A processor's (`search.spaces.score_rows`) keep those of some queries in a core's cache.
 Where a processor with matrix registers may round factors, both products are of bfloat16, and all
-attention is one kernel (`search.spaces.matrix_attention`).
+attention is one kernel (`search.spaces.matrix_attention`). So is that of a quantised network,
+rounded or not: whole numbers of 8 bits, less their zeros, are exact in bfloat16.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from tunefarm.frontend.relax.roundable import roundable
 
 
 def gather_attention(
-    module: tvm.IRModule, target: Target, log: PassLog, rounds: bool = False
+    module: tvm.IRModule, target: Target, log: PassLog, is_quantised: bool = False
 ) -> tvm.IRModule:
     """Every attention of the network as a function of its own, which becomes one kernel; on a
     processor where its scores would not stay near, or factors are rounded for matrix registers.
 
-    Args:
-        rounds: factors of float32 may be rounded, where the target says so too; what is rounded is
-            cast where it is read, so that `rounded_factors` can have it stored so.
+    Where the target says that factors of float32 may be rounded, those of attention are, cast where
+    they are read, so that `rounded_factors` can have them stored so; which of a quantised network
+    stores nothing.
 
     Raises:
         UnsupportedTarget: it allows it, and cannot.
@@ -51,14 +52,18 @@ def gather_attention(
     if on_gpu and not arch_of(target).copies_aside:
         return module
     started = time.perf_counter()
-    in_matrices = rounds and rounds_factors(target) and multiplies_halves(target)
+    in_matrices = multiplies_halves(target)
+    rounds = rounds_factors(target) and in_matrices
     if in_matrices:
         module = CanonicalizeBindings()(module)  # one name for each tensor
     main = module["main"]
-    found = attentions(main, HALF if on_gpu else ("float32",))
+    found = attentions(main, HALF if on_gpu else ("float32",), whole=in_matrices)
     if in_matrices:
-        stored = roundable(main, matrices=True).tensors
-        found = [one.rounded_for(stored) if one.is_for_matrices() else one for one in found]
+        stored = roundable(main, matrices=True).tensors if not is_quantised else ()
+        found = [
+            one.rounded_for(stored) if one.is_for_matrices() and (rounds or one.exact) else one
+            for one in found
+        ]
     if on_gpu:
         found = [one for one in found if one.is_for_registers()]
     else:

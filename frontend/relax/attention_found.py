@@ -5,7 +5,9 @@ Queries, keys and values may be moved before, and the result after; queries and 
 may be multiplied by numbers, which are one factor of the scores here (exporters split it between
 the two, so that numbers of half precision stay small; products are summed in single precision
 here). What else is done to scores is done in the kernel. A mask that adds nothing is none. Weights
-that are no number may be made nought, which newer exporters do for queries that see no key.
+that are no number may be made nought, which newer exporters do for queries that see no key; and in
+quantised networks all five, queries, keys, scores, weights and values, may be whole numbers by a
+scale, and the result 8 bits of a number.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from tunefarm.frontend.dtypes import HALF
-from tunefarm.frontend.relax.calls import is_call, number_of, shape_of
+from tunefarm.frontend.dtypes import BYTES, HALF
+from tunefarm.frontend.relax.calls import is_call, number_of, part_of, shape_of
 from tunefarm.frontend.relax.one_attention import FEWEST_ROWS, FIRST, Attention, Step
 from tunefarm.frontend.relax.rearranged import keeps_together
+from tunefarm.frontend.relax.whole_numbers import is_exact
 
 _LEAST_FACTOR = 1e-30
 """Of scores, and one by the largest: beyond, it may be none in single precision."""
@@ -28,6 +31,7 @@ _BINARY = {
     f"relax.{name}": getattr(relax.op, name)
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 }
+_ON_ELEMENTS = _BINARY | {"relax.round": relax.op.round}
 _ARRANGED = ("relax.permute_dims", "relax.reshape")
 _VIEWS = (
     *(*_ARRANGED, "relax.strided_slice"),
@@ -35,8 +39,13 @@ _VIEWS = (
 )
 
 
-def attentions(main: Any, dtypes: Sequence[str]) -> list[Attention]:
-    graph = _Graph(main, dtypes)
+def attentions(main: Any, dtypes: Sequence[str], whole: bool = False) -> list[Attention]:
+    """Those in one of these types.
+
+    Args:
+        whole: also those of whole numbers, in float32, with what rounds their weights.
+    """
+    graph = _Graph(main, dtypes, whole)
     found = [graph.attention(call) for call in graph.calls if is_call(call, "relax.matmul")]
     return [one for one in found if one is not None]
 
@@ -44,8 +53,8 @@ def attentions(main: Any, dtypes: Sequence[str]) -> list[Attention]:
 class _Graph:
     """What variables are bound to, and who reads them."""
 
-    def __init__(self, main: Any, dtypes: Sequence[str]) -> None:
-        self._dtypes = dtypes
+    def __init__(self, main: Any, dtypes: Sequence[str], whole: bool) -> None:
+        self._dtypes, self._whole = dtypes, whole
         self.calls: list[Any] = []
         self._bound: dict[Any, Any] = {}
         self._results: dict[Any, Any] = {}
@@ -68,39 +77,52 @@ class _Graph:
     def attention(self, second: Any) -> Attention | None:
         """The one whose second product this is, None where it is another product's."""
         dtype = str(second.ty.dtype)
-        weights, guarded = self._weights(second.args[0])
+        others: list[Any] = []
+        rounded, steps, scale = self._rounded(second.args[0], others)
+        weights, guarded = self._weights(rounded)
         if dtype not in self._dtypes or not is_call(weights, "relax.nn.softmax"):
             return None
         shape = shape_of(weights)
         if shape is None or len(shape) < 3 or int(weights.attrs.axis) not in (-1, len(shape) - 1):
             return None
-        found = self._scores(weights.args[0], shape)
+        found = self._scores(weights.args[0], shape, others, given=bool(steps))
         if found is None:
             return None
-        first, others, made, factor = found
+        first, made, factor = found
         sides = [*first.args, second.args[1]]
-        ends = [self._viewed(side, place < 2) for place, side in enumerate(sides)]
-        factor *= prod(by for _, _, by in ends)
+        ends = [self._viewed(side, True) for side in sides]
+        exact = bool(steps) and all(is_exact(end, self._value) for end, _, _ in ends)
+        if not exact:
+            ends[2] = self._viewed(sides[2], False)
+        factor *= prod(by for _, _, by in ends[:2])
+        scale *= ends[2][2]
         if not _fits([shape_of(side) for side in sides], shape):
             return None
         if not _LEAST_FACTOR <= factor <= 1 / _LEAST_FACTOR:
             return None
         if any(str(one.ty.dtype) != dtype for one in (*sides, first)):
             return None
-        last, joined = self._joined(second)
+        last, joined = self._joined(second, others if steps else None)
+        given, plain = others if steps else None, not made
+        if factor != 1.0:
+            made = (_scale(factor, given), *made)
+        if scale != 1.0:
+            joined = (_scale(scale, given), *joined)
         return Attention(
             last,
             self._results[last],
             (*(end for end, _, _ in ends), *others),
             tuple(steps for _, steps, _ in ends),
-            made if factor == 1.0 else (_scale(factor), *made),
+            made,
             joined,
             dtype,
             shape,
             int(first.args[0].ty.shape[-1]),
             int(second.ty.shape[-1]),
-            not made,
+            plain,
             guarded,
+            steps,
+            exact,
         )
 
     def _value(self, variable: Any) -> Any:
@@ -128,17 +150,42 @@ class _Graph:
         )
         return (self._value(kept), True) if guards else (call, False)
 
+    def _rounded(self, value: Any, others: list[Any]) -> tuple[Any, tuple[Step, ...], float]:
+        """Weights before they are made whole numbers, by which steps, and what those are multiplied
+        by; `value` as it is where that is not done."""
+        chain: list[tuple[Any, int]] = []
+        made, scale = value, 1.0
+        while (place := self._by_number(call := self._own(made))) is not None:
+            chain.insert(0, (call, place))
+            made = call.args[place]
+        while chain and (by := _factor_of(*chain[-1])) is not None:
+            scale *= by
+            del chain[-1]
+        if not (self._whole and chain and is_exact(self._results[chain[-1][0]], self._value)):
+            return value, (), 1.0
+        return made, tuple(_step(*one, others, given=True) for one in chain), scale
+
+    def _by_number(self, call: Any) -> int | None:
+        """Which argument of an operator on single elements is none of its numbers; None of other
+        operators."""
+        if is_call(call, "relax.round"):
+            return 0
+        for place in (0, 1) if is_call(call, *_BINARY) else ():
+            one, other = call.args[place], call.args[1 - place]
+            if number_of(other) is not None and shape_of(one) == shape_of(call):
+                return place
+        return None
+
     def _narrow(self, value: Any) -> Any:
         """What is widened for nobody else, or `value` itself."""
         call = self._own(value)
         return call.args[0] if is_call(call, "relax.astype") else value
 
     def _scores(
-        self, value: Any, shape: tuple[int, ...]
-    ) -> tuple[Any, tuple[Any, ...], tuple[Step, ...], float] | None:
-        """The first product, arguments beside the three, by what products are multiplied, and what
-        is done to the scores after that."""
-        others: list[Any] = []
+        self, value: Any, shape: tuple[int, ...], others: list[Any], given: bool
+    ) -> tuple[Any, tuple[Step, ...], float] | None:
+        """The first product, what is done to the scores, and by what products are multiplied before
+        that. What it needs beside the three goes to `others`; `given`: as in `_step`."""
         steps: list[tuple[Any, int]] = []
         while not is_call(call := self._own(value), "relax.matmul"):
             place = self._beside(call, shape)
@@ -153,15 +200,16 @@ class _Graph:
         while steps and (by := _factor_of(*steps[0])) is not None:
             factor *= by
             del steps[0]
-        made = tuple(_step(*one, others) for one in steps)
-        return call, tuple(others), made, factor
+        return call, tuple(_step(*one, others, given) for one in steps), factor
 
     def _beside(self, call: Any, shape: tuple[int, ...]) -> int | None:
         """Which argument of an elementwise operator comes from the first product."""
         if shape_of(call) != shape or any(_is_single(one) for one in call.args):
             return None
         places: tuple[int, ...] = ()
-        if is_call(call, *_BINARY):
+        if is_call(call, "relax.round"):
+            places = (0,)
+        elif is_call(call, *_BINARY):
             places = (0, 1)
         elif is_call(call, "relax.where"):
             places = (1, 2)
@@ -177,7 +225,7 @@ class _Graph:
             return False
         if is_call(call, "relax.matmul"):
             return True
-        known = is_call(call, *_BINARY, "relax.where")
+        known = is_call(call, *_BINARY, "relax.where", "relax.round")
         return known and any(self._comes_from_product(one) for one in call.args)
 
     def _viewed(self, value: Any, scaled: bool) -> tuple[Any, tuple[Step, ...], float]:
@@ -211,15 +259,34 @@ class _Graph:
                 return call.args[place], by
         return None
 
-    def _joined(self, call: Any) -> tuple[Any, tuple[Step, ...]]:
-        """The last rearrangement of a product that nobody else reads, and how it comes to it."""
+    def _joined(self, call: Any, others: list[Any] | None) -> tuple[Any, tuple[Step, ...]]:
+        """The last rearrangement of a product that nobody else reads, and how it comes to it; if
+        there are `others` for the numbers of that, of what quantises it."""
         steps: list[Step] = []
+        if others is not None:
+            call, steps = self._quantised(call, others)
         while len(readers := self._readers.get(self._results[call], [])) == 1:
             if not is_call(readers[0], *_ARRANGED) or not keeps_together(readers[0]):
                 break  # (what an element's place is in the result has to be told from its own)
             call = readers[0]
             steps.append(_view(call))
         return call, tuple(steps)
+
+    def _quantised(self, call: Any, others: list[Any]) -> tuple[Any, list[Step]]:
+        """The 8 bits of a product, and how it comes to them; itself where it does not."""
+        made, steps, beside = call, list[Step](), list(others)
+        while len(readers := self._readers.get(self._results[made], [])) == 1:
+            (made,) = readers
+            if is_call(made, "relax.astype"):
+                steps.append(_view(made))
+                if str(made.ty.dtype) in BYTES:
+                    others[:] = beside
+                    return made, steps
+            elif (place := self._by_number(made)) is not None:
+                steps.append(_step(made, place, beside, given=True))
+            else:
+                break
+        return call, []
 
 
 def _view(call: Any) -> Step:
@@ -228,37 +295,37 @@ def _view(call: Any) -> Step:
 
 def _part(split: Any, number: int) -> Step:
     """One of those that a tensor is split into."""
-    axis, size = int(split.attrs.axis), split.attrs.indices_or_sections
-    shape = shape_of(split.args[0])
-    assert shape is not None, "attention has a fixed shape"
-    if isinstance(size, int | tvm.tirx.IntImm):
-        each = -(-shape[axis] // int(size))
-        first, end = number * each, min((number + 1) * each, shape[axis])
-    else:
-        ends = [0, *(int(one) for one in size), shape[axis]]
-        first, end = ends[number : number + 2]
+    axis, first, end = part_of(split, number)
     return lambda value, _: relax.op.strided_slice(value, [axis], [first], [end])
 
 
-def _step(call: Any, place: int, others: list[Any]) -> Step:
-    """An operator on scores, in float32; what it reads beside them goes to `others`."""
+def _step(call: Any, place: int, others: list[Any], given: bool = False) -> Step:
+    """An operator on scores, in float32; what it reads beside them goes to `others`, and so do,
+    where they are `given`, numbers that have axes: those of a network's layers differ, which else
+    were kernels of their own (`relax.spelled`)."""
     chooses = is_call(call, "relax.where")
     values: list[Callable[[Sequence[Any]], Any]] = []
     for number, argument in enumerate(call.args):
-        given = _read(argument, others, chooses) if number != place else lambda _: None
-        values.append(given)
-    make = relax.op.where if chooses else _BINARY[call.op.name]
+        apart = chooses or (given and shape_of(argument) != ())
+        values.append(_read(argument, others, apart) if number != place else lambda _: None)
+    make = relax.op.where if chooses else _ON_ELEMENTS[call.op.name]
 
     def step(scores: Any, arguments: Sequence[Any]) -> Any:
-        given = [one(arguments) for one in values]
-        given[place] = scores
-        return make(*given)
+        operands = [one(arguments) for one in values]
+        operands[place] = scores
+        return make(*operands)
 
     return step
 
 
-def _scale(factor: float) -> Step:
-    return lambda scores, _: relax.op.multiply(scores, relax.const(factor, "float32"))
+def _scale(factor: float, others: list[Any] | None) -> Step:
+    """By a number, which is an argument if there are `others`."""
+    number = relax.const([factor] if others is not None else factor, "float32")
+    if others is None:
+        return lambda scores, _: relax.op.multiply(scores, number)
+    others.append(number)
+    place = FIRST + len(others) - 1
+    return lambda scores, arguments: relax.op.multiply(scores, arguments[place])
 
 
 def _factor_of(call: Any, place: int) -> float | None:
@@ -279,14 +346,14 @@ def _adds_nothing(call: Any, place: int) -> bool:
     return isinstance(other, tvm.ir.GenericConst) and not other.value.numpy().any()
 
 
-def _read(value: Any, others: list[Any], chooses: bool) -> Callable[[Sequence[Any]], Any]:
+def _read(value: Any, others: list[Any], apart: bool) -> Callable[[Sequence[Any]], Any]:
     """How to have `value` in float32 inside the kernel: a number is there, others are arguments,
-    and so are numbers that are chosen from."""
+    and so are numbers that are to be `apart`, as those are that are chosen from."""
     dtype = str(value.ty.dtype)
     if number_of(value) is not None:
         number = value.value.numpy().reshape(())
         kind = "float32" if dtype in HALF else dtype
-        if not chooses:
+        if not apart:
             return lambda _: relax.const(number.astype(kind), kind)
         value = relax.const(number.reshape(1), dtype)
     others.append(value)

@@ -37,6 +37,24 @@ def number_of(value: Any) -> float | None:
     return float(value.value.numpy().reshape(()))
 
 
+def is_constant(value: Any) -> bool:
+    return isinstance(value, tvm.ir.GenericConst)
+
+
+def part_of(split: Any, number: int) -> tuple[int, int, int]:
+    """Of one of those that a tensor of fixed shape is split into: the axis, and where on it the
+    part begins and ends."""
+    axis, size = int(split.attrs.axis), split.attrs.indices_or_sections
+    shape = shape_of(split.args[0])
+    assert shape is not None, "it is of a fixed shape"
+    if isinstance(size, int | tvm.tirx.IntImm):
+        each = -(-shape[axis] // int(size))
+        return axis, number * each, min((number + 1) * each, shape[axis])
+    ends = [0, *(int(one) for one in size), shape[axis]]
+    first, end = ends[number : number + 2]
+    return axis, first, end
+
+
 def uses_of(function: Any) -> Counter[Any]:
     """How often each variable is an argument in the function."""
     uses: Counter[Any] = Counter()

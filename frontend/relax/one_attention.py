@@ -47,6 +47,8 @@ class Attention:
         by_factor: scores are multiplied by a positive number, if anything is done to them.
         guarded: a weight that is no number is nought, as exporters write it for queries whose keys
             are all masked with minus infinity.
+        weights: from what the softmax yields to whole numbers, by which values are multiplied.
+        exact: so are queries, keys and values, and all are exact in bfloat16.
         rounded: factors of both products are of bfloat16; narrow: so is the result.
     """
 
@@ -62,6 +64,8 @@ class Attention:
     wide: int
     by_factor: bool
     guarded: bool = False
+    weights: tuple[Step, ...] = ()
+    exact: bool = False
     rounded: bool = False
     narrow: bool = False
 
@@ -83,7 +87,8 @@ class Attention:
         scores are products, by a factor."""
         *_, rows, keys = self.shape
         return (
-            self.is_for_registers()
+            not self.weights
+            and self.is_for_registers()
             and 4 * prod(self.shape) >= FAR
             and any(rows % size == 0 for size in ROWS_OF_A_TILE)
             and self.wide % 8 == 0
@@ -115,6 +120,7 @@ class Attention:
                 if self.guarded:
                     none = builder.emit(op.isnan(weights))
                     weights = builder.emit(op.where(none, _noughts(builder, none), weights))
+                weights = after(weights, self.weights)
                 if half in HALF:
                     weights = builder.emit(op.astype(weights, half))
                 mixed = after(builder.emit(op.matmul(weights, v, **wide)), self.joined)

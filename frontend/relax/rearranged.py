@@ -23,7 +23,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunefarm.frontend.dtypes import BYTES
 from tunefarm.frontend.onnx.passes import Shape
-from tunefarm.frontend.relax.calls import operator_of, shape_of, uses_of
+from tunefarm.frontend.relax.bytes_first import bytes_first
+from tunefarm.frontend.relax.calls import is_constant, operator_of, shape_of, uses_of
 
 TURN, RESHAPE = "relax.permute_dims", "relax.reshape"
 _PRODUCT = "relax.matmul"
@@ -49,10 +50,7 @@ def rearranged_late(module: tvm.IRModule) -> tvm.IRModule:
     rearranger.builder_.update_func(
         module.get_global_var("main"), rearranger.visit_expr(module["main"])
     )
-    made = relax.transform.CanonicalizeBindings()(rearranger.builder_.get())
-    narrower = _Narrower(made)
-    narrower.builder_.update_func(made.get_global_var("main"), narrower.visit_expr(made["main"]))
-    made = relax.transform.CanonicalizeBindings()(narrower.builder_.get())
+    made = bytes_first(relax.transform.CanonicalizeBindings()(rearranger.builder_.get()))
     made = relax.transform.EliminateCommonSubexpr()(made)
     made = relax.transform.DeadCodeElimination()(made)
     return made if turns(made) <= turns(module) else module
@@ -174,7 +172,7 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
     def _of_elements(self, call: Any, once: Collection[int]) -> Any:
         """Where what it reads is rearranged in the same way, or constant."""
         tensors = {place: one for place, one in enumerate(call.args) if shape_of(one) is not None}
-        read = {place: one for place, one in tensors.items() if not _is_constant(one)}
+        read = {place: one for place, one in tensors.items() if not is_constant(one)}
         made = None
         if shape_of(call) is None or any(_is_unknown(one) for one in call.args):
             return call
@@ -216,7 +214,7 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         if shape is None or wanted is None or (others and not alone):
             return None
         for place, one in tensors.items():
-            if _is_constant(one):
+            if is_constant(one):
                 sources[place] = _reshaped_back(one, wanted, shape)
                 if sources[place] is None:
                     return None
@@ -233,7 +231,7 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         while isinstance(tensor, relax.Var):
             tensor = self.lookup_binding(tensor)
             if operator_of(tensor) in _OF_ELEMENTS:
-                tensor = next((one for one in tensor.args if not _is_constant(one)), None)
+                tensor = next((one for one in tensor.args if not is_constant(one)), None)
         return operator_of(tensor) in (_PRODUCT, "relax.nn.conv2d")
 
     def _of_flat_rows(self, call: Any) -> Any:
@@ -241,7 +239,7 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         windows'): all of them are rows alike, of which some number fills a tile."""
         data, matrix = call.args
         shape, weights, wanted = shape_of(data), shape_of(matrix), shape_of(call)
-        if shape is None or weights is None or wanted is None or not _is_constant(matrix):
+        if shape is None or weights is None or wanted is None or not is_constant(matrix):
             return call
         several = sum(size > 1 for size in shape[:-1]) > 1
         if len(weights) != 2 or not several:
@@ -290,50 +288,6 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
         return tensor if operator_of(tensor) == name else None
 
 
-@mutator
-class _Narrower(PyExprMutator):  # type: ignore[misc]
-    """Turns what is in 8 bits before it is made wide, not after: there is less to move, and a
-    product that reads it is one of whole numbers only where nothing stands between
-    (`relax.whole`)."""
-
-    def visit_call_(self, call: Any) -> Any:
-        call = super().visit_call_(call)
-        if operator_of(call) != TURN or call.attrs.axes is None:
-            return call
-        chain, tensor = [], call.args[0]
-        while str(tensor.ty.dtype) not in BYTES:
-            made = self._of_one(tensor)
-            if made is None:
-                return call
-            chain.append(made)
-            tensor = next(one for one in made.args if not _is_constant(one))
-        order = [int(axis) for axis in call.attrs.axes]
-        made = relax.op.permute_dims(tensor, order)
-        back = [int(axis) for axis in np.argsort(order)]
-        for one in reversed(chain):
-            before = self.builder_.emit(made)
-            made = _instead(
-                one,
-                {
-                    place: _turned_back(other, back) if _is_constant(other) else before
-                    for place, other in enumerate(one.args)
-                },
-            )
-        return made
-
-    def _of_one(self, tensor: Any) -> Any:
-        """The call that makes `tensor` of one that is no constant, of as many elements; None where
-        it is something else."""
-        made = tensor
-        while isinstance(made, relax.Var):
-            made = self.lookup_binding(made)
-        if operator_of(made) not in _OF_ELEMENTS:
-            return None
-        others = [one for one in made.args if not _is_constant(one)]
-        alike = len(others) == 1 and shape_of(others[0]) == shape_of(made)
-        return made if alike and shape_of(made) is not None else None
-
-
 def _ends_with(main: Any) -> set[int]:
     """Handles of the calls whose results are the network's, or become that element by element: what
     they yield is not reshaped, for that would be a copy."""
@@ -380,10 +334,6 @@ def _widens(call: Any) -> bool:
 def _is_unknown(tensor: Any) -> bool:
     """Whether it is one whose sizes are not known."""
     return isinstance(tensor.ty, relax.TensorType) and shape_of(tensor) is None
-
-
-def _is_constant(tensor: Any) -> bool:
-    return isinstance(tensor, tvm.ir.GenericConst)
 
 
 def _turned_back(constant: Any, order: Sequence[int]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -15,7 +15,7 @@ from tvm_ffi import structural_equal, structural_map
 
 from tunefarm.frontend.dtypes import HALF
 from tunefarm.search.kernels.splice import renamed
-from tunefarm.search.spaces.expressions import inlined, is_its_stages, loads_of
+from tunefarm.search.spaces.expressions import inlined, is_its_stages, loads_of, uses
 from tunefarm.search.spaces.form import Stage, stages_of, sums_from_zero
 from tunefarm.search.spaces.tensor_tile.copies import Side
 from tunefarm.search.spaces.tensor_tile.product import Operand, operand_of, read_of, terms_of
@@ -36,6 +36,8 @@ class Attention:
         score: what the softmax is taken of, of one element of the first product, in its variables.
         finished: what is stored, of one element of the second product, in its variables.
         result: argument that it is stored in; places: where, in the same variables.
+        share, weight: a variable for a weight divided by the sum of its row's, and what values are
+            multiplied by in its place, in which alone it is; None where it is the weight.
         guarded: weights that are no numbers count as nought. Of a query that are all, where its
             scores are all minus infinity, or one of them is no number or infinite; or none.
     """
@@ -52,6 +54,8 @@ class Attention:
     places: tuple[Any, ...]
     dtype: str
     guarded: bool = False
+    share: Any = None
+    weight: Any = None
 
     @property
     def batches(self) -> int:
@@ -86,10 +90,11 @@ class Attention:
 
 
 def attention_of(
-    workload: Any, dtypes: Sequence[str] = HALF, singly: bool = False
+    workload: Any, dtypes: Sequence[str] = HALF, singly: bool = False, whole: bool = False
 ) -> Attention | None:
     """The kernel as attention in one of these types, None where it is something else; `singly`: one
-    whose elements are copied one by one where no two of them lie together."""
+    whose elements are copied one by one where no two of them lie together; `whole`: or whose
+    weights are changed before values are multiplied by them."""
     try:
         stages = stages_of(workload)
     except ValueError:
@@ -117,10 +122,22 @@ def attention_of(
     if score is None or terms is None or mixed is None:
         return None
     sides = [_unguarded(_inlined_at(one, first, second, made)) for one in mixed]
-    weights = [_is_weights(one, first, score, total, top) for one, _ in sides]
+
+    def is_weight(value: Any) -> bool:
+        return _is_weights(value, first, score, total, top)
+
+    weights, share, weight = [is_weight(one) for one, _ in sides], None, None
+    if whole and not any(weights):
+        share = tirx.Var("share", "float32")
+        given = set(workload["main"].params)
+        changed = [_with_share(one, is_weight, share, given) for one, _ in sides]
+        weights = [one is not None for one in changed]
+        weight = next((one for one in changed if one is not None), None)
     if sum(weights) != 1:
         return None
     _, guarded = sides[weights.index(True)]
+    if guarded and weight is not None:
+        return None
     rows, across, deep = (many,), (many + 1,), (many + 2,)
     read = [read_of(first, one, made) for one in terms]
     values = read_of(second, mixed[weights.index(False)], made)
@@ -150,7 +167,8 @@ def attention_of(
     ):
         return None
     batch = tuple(range(many))
-    return Attention(first, second, batch, q, k, v, score, *ending, dtype, guarded)
+    multiplied = (first, second, batch, q, k, v, score)
+    return Attention(*multiplied, *ending, dtype, guarded, share, weight)
 
 
 def _reads(value: Any, product: Stage, arguments: Set[Any]) -> bool:
@@ -264,6 +282,23 @@ def _is_weights(value: Any, first: Stage, score: Any, total: Stage, top: Stage) 
     else:
         return False
     return _is_weight(weight, score, top, canonical) and _is_of_row(by, total, canonical)
+
+
+def _with_share(
+    value: Any, is_weight: Callable[[Any], bool], share: Any, arguments: Set[Any]
+) -> Any | None:
+    """`value` with `share` where a weight is, None where it is of anything else as well, but for
+    arguments' elements that are the same for all of them."""
+
+    def instead_of(part: Any) -> Any:
+        return share if is_weight(part) else part
+
+    changed = structural_map(value, ((tirx.Div, instead_of), (tirx.Mul, instead_of)))
+    same = all(
+        load.source in arguments and all(isinstance(at, tirx.IntImm) for at in load.indices)
+        for load in loads_of(changed)
+    )
+    return changed if uses(changed, share) and same else None
 
 
 def _ending(

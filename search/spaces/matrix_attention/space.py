@@ -20,7 +20,7 @@ from tunefarm.search.spaces.written import Family, Fitting, number, whole
 def _fitting(workload: Any, target: Target) -> Fitting[Block] | None:
     if not multiplies_halves(target):
         return None
-    attention = attention_of(workload, (BFLOAT16,), singly=True)
+    attention = attention_of(workload, (BFLOAT16,), singly=True, whole=True)
     operands = (attention.queries, attention.keys, attention.values) if attention else ()
     if attention is None or any(one.condition is not None for one in operands):
         return None

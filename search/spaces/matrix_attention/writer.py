@@ -11,6 +11,7 @@ from typing import Any
 from tvm import tirx
 
 from tunefarm.devices.matrices import REGISTERS, ROW_BYTES, ROWS
+from tunefarm.frontend.relax.exponentials import exponential
 from tunefarm.search.kernels import paired
 from tunefarm.search.kernels.matrix_registers import (
     allowed,
@@ -232,41 +233,96 @@ class BlockWriter(Writer):
         return tirx.SeqStmt(text)
 
     def _weighed(self, head: Sequence[Any], first: Any, row: Any) -> Any:
-        """A row of products as weights, not yet divided by their sum, and what divides them. Beyond
-        the last key there is no score, and no weight, whatever the others are."""
+        """A row of products as weights, not yet divided by their sum, and what divides them; or
+        divided, where they are changed then. Beyond the last key there is no score, and no weight,
+        whatever the others are."""
         sizes = self._sizes
-        whole, rest = divmod(sizes.keys, LANES)
         score = self._score(head, first, row)
         begin, zeros = row * sizes.line, tirx.Broadcast(tirx.const(0, "int16"), LANES)
+        weights = _loaded(self._vector, 0)
 
         def weighed(line: Any, lanes: int) -> Any:
             def less(lane: Any) -> Any:
                 difference = score(line, lane) - tirx.BufferLoad(self._largest, [number(0)])
                 return _stored(self._vector, difference * _float(self._base()), lane)
 
-            nothing = tirx.Broadcast(_float(-math.inf), LANES)
-            weights = _loaded(self._vector, 0)
-            text = [] if lanes == LANES else [_stored(self._vector, nothing, _lanes(0))]
-            text += [
-                self.vector(lanes, less),
-                _stored(self._vector, paired.power(weights), _lanes(0)),
-                _stored(self._total, _loaded(self._total, 0) + weights, _lanes(0)),
-                _stored(self._weights, paired.rounded(weights), _lanes(begin + line * LANES)),
-            ]
-            return tirx.SeqStmt(text)
+            kept = paired.rounded(weights)
+            return tirx.SeqStmt(
+                [
+                    *self._filled(-math.inf, lanes),
+                    self.vector(lanes, less),
+                    _stored(self._vector, paired.power(weights), _lanes(0)),
+                    _stored(self._total, _loaded(self._total, 0) + weights, _lanes(0)),
+                    _stored(self._weights, kept, _lanes(begin + line * LANES)),
+                ]
+            )
 
         text = [
             *self._sought(score),
             _stored(self._total, tirx.Broadcast(_float(0.0), LANES), _lanes(0)),
-            self._serial("line", whole, lambda line: weighed(line, LANES)),
+            *self._lines(self._raised(score, begin) if self._of.weight is not None else weighed),
+            _stored(self._shares, _float(1.0) / paired.total(_loaded(self._total, 0)), row),
         ]
-        if rest:
-            text.append(weighed(number(whole), rest))
-        for line in range(whole + bool(rest), sizes.all_keys // LANES):
+        if self._of.weight is not None:
+            text += self._lines(self._changed(row, begin))
+        for line in range(-(-sizes.keys // LANES), sizes.all_keys // LANES):
             text.append(_stored(self._weights, zeros, _lanes(begin + line * LANES)))
-        total = paired.total(_loaded(self._total, 0))
-        text.append(_stored(self._shares, _float(1.0) / total, row))
         return tirx.SeqStmt(text)
+
+    def _lines(self, line_of: Callable[[Any, int], Any]) -> list[Any]:
+        """Of all keys' vectors, of which the last may have fewer."""
+        whole, rest = divmod(self._sizes.keys, LANES)
+        text = [self._serial("line", whole, lambda line: line_of(line, LANES))] if whole else []
+        return [*text, line_of(number(whole), rest)] if rest else text
+
+    def _filled(self, value: float, lanes: int) -> list[Any]:
+        """The vector, of which some lanes are not there."""
+        if lanes == LANES:
+            return []
+        return [_stored(self._vector, tirx.Broadcast(_float(value), LANES), _lanes(0))]
+
+    def _raised(self, score: Callable[[Any, Any], Any], begin: Any) -> Callable[[Any, int], Any]:
+        """Products as exponentials, in single precision: what rounds them to whole numbers tells
+        more of them than bfloat16 does."""
+
+        def line_of(line: Any, lanes: int) -> Any:
+            def raised(lane: Any) -> Any:
+                difference = score(line, lane) - tirx.BufferLoad(self._largest, [number(0)])
+                value = exponential(difference * _float(self._of.factor or 1.0))
+                return _stored(self._vector, value, lane)
+
+            weights = _loaded(self._vector, 0)
+            return tirx.SeqStmt(
+                [
+                    *self._filled(0.0, lanes),
+                    self.vector(lanes, raised),
+                    _stored(self._total, _loaded(self._total, 0) + weights, _lanes(0)),
+                    _stored(self._products, weights, _lanes(begin + line * LANES)),
+                ]
+            )
+
+        return line_of
+
+    def _changed(self, row: Any, begin: Any) -> Callable[[Any, int], Any]:
+        """Exponentials as what values are multiplied by."""
+        of = self._of
+
+        def line_of(line: Any, lanes: int) -> Any:
+            def changed(lane: Any) -> Any:
+                raised = tirx.BufferLoad(self._products, [begin + line * LANES + lane])
+                share = raised * tirx.BufferLoad(self._shares, [row])
+                return _stored(self._vector, renamed(of.weight, {of.share: share}), lane)
+
+            kept = paired.rounded(_loaded(self._vector, 0))
+            return tirx.SeqStmt(
+                [
+                    *self._filled(0.0, lanes),
+                    self.vector(lanes, changed),
+                    _stored(self._weights, kept, _lanes(begin + line * LANES)),
+                ]
+            )
+
+        return line_of
 
     def _sought(self, score: Callable[[Any, Any], Any]) -> list[Any]:
         """The largest of a row, as the first of `largest`."""
@@ -329,7 +385,7 @@ class BlockWriter(Writer):
         def stored(place: Any) -> Any:
             mixed = tirx.BufferLoad(self._mixed, [row * sizes.all_wide + place])
             share = tirx.BufferLoad(self._shares, [row])
-            value = mixed * share
+            value = mixed * share if of.weight is None else mixed
             if of.guarded:  # (of the largest score the weight is one: sums are no smaller)
                 value = tirx.Select(share < _float(2.0), value, _float(0.0))
             here = dict(zip(variables, [*head, query, place], strict=True))
