@@ -13,9 +13,10 @@ scale, and the result 8 bits of a number.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf, prod
+from math import inf, prod, sqrt
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -27,6 +28,9 @@ from tunefarm.frontend.relax.whole_numbers import is_exact
 
 _LEAST_FACTOR = 1e-30
 """Of scores, and one by the largest: beyond, it may be none in single precision."""
+_USUAL_SCORES, _USUAL_STEP, _USUAL_WEIGHTS = 16.0, 0.125, 8192.0
+"""What scores and weights are multiplied by to be whole numbers, and scores to be scores again, at
+most, for products of numbers up to one to be told from each other when all is done."""
 _BINARY = {
     f"relax.{name}": getattr(relax.op, name)
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
@@ -85,7 +89,7 @@ class _Graph:
         shape = shape_of(weights)
         if shape is None or len(shape) < 3 or int(weights.attrs.axis) not in (-1, len(shape) - 1):
             return None
-        found = self._scores(weights.args[0], shape, others, given=bool(steps))
+        found = self._scores(weights.args[0], shape, others, _USUAL_STEP if steps else None)
         if found is None:
             return None
         first, made, factor = found
@@ -103,11 +107,12 @@ class _Graph:
         if any(str(one.ty.dtype) != dtype for one in (*sides, first)):
             return None
         last, joined = self._joined(second, others if steps else None)
-        given, plain = others if steps else None, not made
+        plain = not made
         if factor != 1.0:
-            made = (_scale(factor, given), *made)
+            by = _scale_given(factor, others, _USUAL_SCORES) if steps else _scale(factor)
+            made = (by, *made)
         if scale != 1.0:
-            joined = (_scale(scale, given), *joined)
+            joined = (_scale_given(scale, others) if steps else _scale(scale), *joined)
         return Attention(
             last,
             self._results[last],
@@ -163,7 +168,7 @@ class _Graph:
             del chain[-1]
         if not (self._whole and chain and is_exact(self._results[chain[-1][0]], self._value)):
             return value, (), 1.0
-        return made, tuple(_step(*one, others, given=True) for one in chain), scale
+        return made, tuple(_step(*one, others, _USUAL_WEIGHTS) for one in chain), scale
 
     def _by_number(self, call: Any) -> int | None:
         """Which argument of an operator on single elements is none of its numbers; None of other
@@ -182,10 +187,10 @@ class _Graph:
         return call.args[0] if is_call(call, "relax.astype") else value
 
     def _scores(
-        self, value: Any, shape: tuple[int, ...], others: list[Any], given: bool
+        self, value: Any, shape: tuple[int, ...], others: list[Any], usual: float | None
     ) -> tuple[Any, tuple[Step, ...], float] | None:
         """The first product, what is done to the scores, and by what products are multiplied before
-        that. What it needs beside the three goes to `others`; `given`: as in `_step`."""
+        that. What it needs beside the three goes to `others`; `usual`: as in `_step`."""
         steps: list[tuple[Any, int]] = []
         while not is_call(call := self._own(value), "relax.matmul"):
             place = self._beside(call, shape)
@@ -200,7 +205,7 @@ class _Graph:
         while steps and (by := _factor_of(*steps[0])) is not None:
             factor *= by
             del steps[0]
-        return call, tuple(_step(*one, others, given) for one in steps), factor
+        return call, tuple(_step(*one, others, usual) for one in steps), factor
 
     def _beside(self, call: Any, shape: tuple[int, ...]) -> int | None:
         """Which argument of an elementwise operator comes from the first product."""
@@ -283,7 +288,7 @@ class _Graph:
                     others[:] = beside
                     return made, steps
             elif (place := self._by_number(made)) is not None:
-                steps.append(_step(made, place, beside, given=True))
+                steps.append(_step(made, place, beside, 1.0))
             else:
                 break
         return call, []
@@ -299,14 +304,17 @@ def _part(split: Any, number: int) -> Step:
     return lambda value, _: relax.op.strided_slice(value, [axis], [first], [end])
 
 
-def _step(call: Any, place: int, others: list[Any], given: bool = False) -> Step:
+def _step(call: Any, place: int, others: list[Any], usual: float | None) -> Step:
     """An operator on scores, in float32; what it reads beside them goes to `others`, and so do,
-    where they are `given`, numbers that have axes: those of a network's layers differ, which else
-    were kernels of their own (`relax.spelled`)."""
+    where factors have a `usual` size, numbers that have axes: those of a network's layers differ,
+    which else were kernels of their own (`relax.spelled`)."""
+    by = _factor_of(call, place)
+    if usual is not None and by is not None and shape_of(call.args[1 - place]) != ():
+        return _scale_given(by, others, usual)
     chooses = is_call(call, "relax.where")
     values: list[Callable[[Sequence[Any]], Any]] = []
     for number, argument in enumerate(call.args):
-        apart = chooses or (given and shape_of(argument) != ())
+        apart = chooses or (usual is not None and shape_of(argument) != ())
         values.append(_read(argument, others, apart) if number != place else lambda _: None)
     make = relax.op.where if chooses else _ON_ELEMENTS[call.op.name]
 
@@ -318,14 +326,21 @@ def _step(call: Any, place: int, others: list[Any], given: bool = False) -> Step
     return step
 
 
-def _scale(factor: float, others: list[Any] | None) -> Step:
-    """By a number, which is an argument if there are `others`."""
-    number = relax.const([factor] if others is not None else factor, "float32")
-    if others is None:
-        return lambda scores, _: relax.op.multiply(scores, number)
-    others.append(number)
-    place = FIRST + len(others) - 1
-    return lambda scores, arguments: relax.op.multiply(scores, arguments[place])
+def _scale(factor: float) -> Step:
+    return lambda scores, _: relax.op.multiply(scores, relax.const(factor, "float32"))
+
+
+def _scale_given(factor: float, others: list[Any], usual: float = 1.0) -> Step:
+    """By an argument, which is squared: whatever is drawn for it when a kernel is tried, between -1
+    and 1, is a factor above nought and up to a `usual` one."""
+    others.append(relax.const(np.array([sqrt(factor / usual)], np.float32)))
+    place, op = FIRST + len(others) - 1, relax.op
+
+    def step(scores: Any, arguments: Sequence[Any]) -> Any:
+        root = arguments[place]
+        return op.multiply(scores, op.multiply(op.multiply(root, root), relax.const(usual)))
+
+    return step
 
 
 def _factor_of(call: Any, place: int) -> float | None:

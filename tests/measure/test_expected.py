@@ -12,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from tests.quantised_models import Quantised
-
 from tunefarm.frontend.dtypes import INT8
 from tunefarm.frontend.program import TensorSpec
 from tunefarm.measure.expected import (

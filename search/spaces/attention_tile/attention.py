@@ -128,16 +128,13 @@ def attention_of(
 
     weights, share, weight = [is_weight(one) for one, _ in sides], None, None
     if whole and not any(weights):
-        share = tirx.Var("share", "float32")
-        given = set(workload["main"].params)
-        changed = [_with_share(one, is_weight, share, given) for one, _ in sides]
-        weights = [one is not None for one in changed]
-        weight = next((one for one in changed if one is not None), None)
+        share, given = tirx.Var("share", "float32"), set(workload["main"].params)
+        sides = [_with_share(one, is_weight, share, given) for one, _ in sides]
+        weights = [one is not None for one, _ in sides]
+        weight = next((one for one, _ in sides if one is not None), None)
     if sum(weights) != 1:
         return None
     _, guarded = sides[weights.index(True)]
-    if guarded and weight is not None:
-        return None
     rows, across, deep = (many,), (many + 1,), (many + 2,)
     read = [read_of(first, one, made) for one in terms]
     values = read_of(second, mixed[weights.index(False)], made)
@@ -286,19 +283,27 @@ def _is_weights(value: Any, first: Stage, score: Any, total: Stage, top: Stage) 
 
 def _with_share(
     value: Any, is_weight: Callable[[Any], bool], share: Any, arguments: Set[Any]
-) -> Any | None:
-    """`value` with `share` where a weight is, None where it is of anything else as well, but for
-    arguments' elements that are the same for all of them."""
+) -> tuple[Any | None, bool]:
+    """`value` with `share` where a weight is, and whether that is nought where it is no number;
+    None where it is of anything else as well, but for arguments' elements that are the same for all
+    of them."""
+    guards: list[bool] = []
+
+    def unguarded(part: Any) -> Any:
+        kept, guarded = _unguarded(part)
+        guards.append(guarded)
+        return kept
 
     def instead_of(part: Any) -> Any:
         return share if is_weight(part) else part
 
-    changed = structural_map(value, ((tirx.Div, instead_of), (tirx.Mul, instead_of)))
+    changed = structural_map(value, (tirx.Select, unguarded))
+    changed = structural_map(changed, ((tirx.Div, instead_of), (tirx.Mul, instead_of)))
     same = all(
         load.source in arguments and all(isinstance(at, tirx.IntImm) for at in load.indices)
         for load in loads_of(changed)
     )
-    return changed if uses(changed, share) and same else None
+    return (changed, any(guards)) if uses(changed, share) and same else (None, False)
 
 
 def _ending(

@@ -264,6 +264,9 @@ class BlockWriter(Writer):
             _stored(self._shares, _float(1.0) / paired.total(_loaded(self._total, 0)), row),
         ]
         if self._of.weight is not None:
+            if self._of.guarded:
+                share = tirx.BufferLoad(self._shares, [row])
+                text.append(_stored(self._shares, _guarded(share, share), row))
             text += self._lines(self._changed(row, begin))
         for line in range(-(-sizes.keys // LANES), sizes.all_keys // LANES):
             text.append(_stored(self._weights, zeros, _lanes(begin + line * LANES)))
@@ -385,9 +388,10 @@ class BlockWriter(Writer):
         def stored(place: Any) -> Any:
             mixed = tirx.BufferLoad(self._mixed, [row * sizes.all_wide + place])
             share = tirx.BufferLoad(self._shares, [row])
-            value = mixed * share if of.weight is None else mixed
-            if of.guarded:  # (of the largest score the weight is one: sums are no smaller)
-                value = tirx.Select(share < _float(2.0), value, _float(0.0))
+            value = mixed
+            if of.weight is None:
+                value = mixed * share
+                value = _guarded(share, value) if of.guarded else value
             here = dict(zip(variables, [*head, query, place], strict=True))
             there = [self.simple(renamed(one, here)) for one in of.places]
             result = instead(renamed(of.finished, here), sums, value)
@@ -465,6 +469,11 @@ def _loaded(buffer: Any, place: int) -> Any:
 def _stored(buffer: Any, value: Any, place: Any) -> Any:
     value = tirx.const(value, str(buffer.dtype)) if isinstance(value, int) else value
     return tirx.BufferStore(buffer, value, [number(place) if isinstance(place, int) else place])
+
+
+def _guarded(share: Any, value: Any) -> Any:
+    """Nought where a row has no weights: of the largest score it is one, sums are no smaller."""
+    return tirx.Select(share < _float(2.0), value, _float(0.0))
 
 
 def _float(value: float) -> Any:
