@@ -28,9 +28,10 @@ from tunefarm.frontend.relax.whole_numbers import is_exact
 
 _LEAST_FACTOR = 1e-30
 """Of scores, and one by the largest: beyond, it may be none in single precision."""
-_USUAL_SCORES, _USUAL_STEP, _USUAL_WEIGHTS = 16.0, 0.125, 8192.0
-"""What scores and weights are multiplied by to be whole numbers, and scores to be scores again, at
-most, for products of numbers up to one to be told from each other when all is done."""
+_USUAL_SCORES, _USUAL_STEP, _USUAL_WEIGHTS, _USUAL_RESULT = 16.0, 1 / 64, 8192.0, 0.5
+"""What scores, weights and results are multiplied by to be whole numbers, and scores to be scores
+again, at most: of numbers up to one, results then tell a wrong sum; and a score or a weight that is
+half a step from two whole numbers moves them by less than one of theirs, whichever it becomes."""
 _BINARY = {
     f"relax.{name}": getattr(relax.op, name)
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
@@ -106,13 +107,12 @@ class _Graph:
             return None
         if any(str(one.ty.dtype) != dtype for one in (*sides, first)):
             return None
-        last, joined = self._joined(second, others if steps else None)
+        made_of_it = self._quantised(second, scale, others) if steps else (second, [])
+        last, joined = self._joined(*made_of_it)
         plain = not made
         if factor != 1.0:
             by = _scale_given(factor, others, _USUAL_SCORES) if steps else _scale(factor)
             made = (by, *made)
-        if scale != 1.0:
-            joined = (_scale_given(scale, others) if steps else _scale(scale), *joined)
         return Attention(
             last,
             self._results[last],
@@ -264,34 +264,37 @@ class _Graph:
                 return call.args[place], by
         return None
 
-    def _joined(self, call: Any, others: list[Any] | None) -> tuple[Any, tuple[Step, ...]]:
-        """The last rearrangement of a product that nobody else reads, and how it comes to it; if
-        there are `others` for the numbers of that, of what quantises it."""
-        steps: list[Step] = []
-        if others is not None:
-            call, steps = self._quantised(call, others)
+    def _joined(self, call: Any, steps: list[Step]) -> tuple[Any, tuple[Step, ...]]:
+        """The last rearrangement of what nobody else reads, and how a product comes to it, which
+        has come so far by `steps`."""
         while len(readers := self._readers.get(self._results[call], [])) == 1:
             if not is_call(readers[0], *_ARRANGED) or not keeps_together(readers[0]):
                 break  # (what an element's place is in the result has to be told from its own)
             call = readers[0]
-            steps.append(_view(call))
+            steps = [*steps, _view(call)]
         return call, tuple(steps)
 
-    def _quantised(self, call: Any, others: list[Any]) -> tuple[Any, list[Step]]:
-        """The 8 bits of a product, and how it comes to them; itself where it does not."""
-        made, steps, beside = call, list[Step](), list(others)
-        while len(readers := self._readers.get(self._results[made], [])) == 1:
-            (made,) = readers
-            if is_call(made, "relax.astype"):
-                steps.append(_view(made))
-                if str(made.ty.dtype) in BYTES:
-                    others[:] = beside
-                    return made, steps
-            elif (place := self._by_number(made)) is not None:
-                steps.append(_step(made, place, beside, 1.0))
-            else:
+    def _quantised(self, call: Any, scale: float, others: list[Any]) -> tuple[Any, list[Step]]:
+        """The 8 bits of a product, first multiplied by `scale`, and how it comes to them; the
+        product where it does not."""
+        made, chain = call, list[tuple[Any, int]]()
+        while str(made.ty.dtype) not in BYTES:
+            readers = self._readers.get(self._results[made], [])
+            made = readers[0] if len(readers) == 1 else None
+            place = 0 if is_call(made, "relax.astype") else self._by_number(made)
+            if place is None:
+                made, chain = call, []
                 break
-        return call, []
+            chain.append((made, place))
+        while chain and (by := _factor_of(*chain[0])) is not None:
+            scale *= by
+            del chain[0]
+        steps = [_scale_given(scale, others, _USUAL_RESULT)]
+        for one, place in chain:
+            steps.append(
+                _view(one) if is_call(one, "relax.astype") else _step(one, place, others, 1.0)
+            )
+        return made, steps
 
 
 def _view(call: Any) -> Step:
@@ -330,7 +333,7 @@ def _scale(factor: float) -> Step:
     return lambda scores, _: relax.op.multiply(scores, relax.const(factor, "float32"))
 
 
-def _scale_given(factor: float, others: list[Any], usual: float = 1.0) -> Step:
+def _scale_given(factor: float, others: list[Any], usual: float) -> Step:
     """By an argument, which is squared: whatever is drawn for it when a kernel is tried, between -1
     and 1, is a factor above nought and up to a `usual` one."""
     others.append(relax.const(np.array([sqrt(factor / usual)], np.float32)))

@@ -75,7 +75,8 @@ class _BytesFirst(PyExprMutator):  # type: ignore[misc]
         Args:
             beside: what is done to a constant of as many axes; None where it cannot stay beside.
         """
-        chain, axes = [], len(shape_of(tensor) or ())
+        chain: list[tuple[Any, dict[int, Any]]] = []
+        axes = len(shape_of(tensor) or ())
         while str(getattr(tensor.ty, "dtype", "")) not in BYTES:
             call = self._made(tensor)
             others = [one for one in getattr(call, "args", ()) if not is_constant(one)]

@@ -11,6 +11,7 @@ compiler's own text, which go with the kernel. What is not there is read as zero
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
@@ -25,6 +26,17 @@ _NAME = "tunefarm_paired_"
 _POWER = (1.0, 0.6951167583465576, 0.22764497995376587, 0.0770670473575592)
 """Of rising powers of f in 2^f, for f from 0 to 1: 1 at 0, with the least relative error, 8.6e-5
 (found by Lawson's iteration), which bfloat16, to a 512th, does not tell."""
+_FINE_POWER = (
+    1.0,
+    0.6931470036506653,
+    0.24022242426872253,
+    0.05550733953714371,
+    0.009671512059867382,
+    0.001326470053754747,
+)
+"""The same for f from -1/2 to 1/2: 1.1e-7, and 1.7e-7 in single precision."""
+_DOWN, _NEAREST = 1, 0
+"""What is left of a number, that is less the whole one below it or the nearest."""
 
 
 def turned(start: Any, pitch: int, rows: Any, terms: Any, to: Any) -> Any:
@@ -61,6 +73,11 @@ def power(vector: Any) -> Any:
     return tirx.call_pure_extern(f"float32x{LANES}", f"{_NAME}power", vector)
 
 
+def fine_power(vector: Any) -> Any:
+    """2 to a vector of sixteen, as single precision has it; below all numbers it is nought."""
+    return tirx.call_pure_extern(f"float32x{LANES}", f"{_NAME}fine_power", vector)
+
+
 def rounded(vector: Any) -> Any:
     """A vector of sixteen in single precision as bits of bfloat16, int16."""
     return tirx.call_pure_extern(f"int16x{LANES}", f"{_NAME}rounded", vector)
@@ -95,7 +112,8 @@ def text() -> str:
         _with_mask("reduce", "i32"),
         _with_mask("scalef", "<16 x float>"),
     )
-    parts = (_turned(), _woven(), _laid(), _power(), _largest(), _ROUNDED_AND_TOTAL)
+    powers = (_power("power", _POWER, _DOWN), _power("fine_power", _FINE_POWER, _NEAREST))
+    parts = (_turned(), _woven(), _laid(), *powers, _largest(), _ROUNDED_AND_TOTAL)
     return "".join([*(f"declare {one}\n" for one in declared), *parts])
 
 
@@ -176,13 +194,15 @@ def _laid() -> str:
     return _defined("laid", "ptr %from, i64 %terms, ptr %to", body)
 
 
-def _power() -> str:
-    """2^v = 2^floor(v) 2^f, where f is what is left: an instruction for either."""
-    *lower, value = map(_all, _POWER)
+def _power(name: str, coefficients: Sequence[float], left: int) -> str:
+    """2^v = 2^n 2^f, where f is what is `left` beside a whole number n: an instruction for either,
+    of which the second takes n as the whole number below what it is given."""
+    *lower, value = map(_all, coefficients)
     lines = [
-        f"define linkonce_odr hidden <16 x float> @{_NAME}power(<16 x float> %v) alwaysinline {{",
+        f"define linkonce_odr hidden <16 x float> @{_NAME}{name}(<16 x float> %v) alwaysinline {{",
         "  %f = call <16 x float> @llvm.x86.avx512.mask.reduce.ps.512("
-        "<16 x float> %v, i32 1, <16 x float> zeroinitializer, i16 -1, i32 4)",
+        f"<16 x float> %v, i32 {left}, <16 x float> zeroinitializer, i16 -1, i32 4)",
+        "  %n = fsub <16 x float> %v, %f",
     ]
     for step, coefficient in enumerate(reversed(lower)):
         lines.append(
@@ -194,7 +214,8 @@ def _power() -> str:
         [
             *lines,
             "  %made = call <16 x float> @llvm.x86.avx512.mask.scalef.ps.512("
-            f"<16 x float> {value}, <16 x float> %v, <16 x float> zeroinitializer, i16 -1, i32 4)",
+            f"<16 x float> {value}, <16 x float> {'%v' if left == _DOWN else '%n'}, "
+            "<16 x float> zeroinitializer, i16 -1, i32 4)",
             "  ret <16 x float> %made",
             "}",
             "",

@@ -11,7 +11,6 @@ from typing import Any
 from tvm import tirx
 
 from tunefarm.devices.matrices import REGISTERS, ROW_BYTES, ROWS
-from tunefarm.frontend.relax.exponentials import exponential
 from tunefarm.search.kernels import paired
 from tunefarm.search.kernels.matrix_registers import (
     allowed,
@@ -236,38 +235,48 @@ class BlockWriter(Writer):
         """A row of products as weights, not yet divided by their sum, and what divides them; or
         divided, where they are changed then. Beyond the last key there is no score, and no weight,
         whatever the others are."""
-        sizes = self._sizes
+        of, sizes = self._of, self._sizes
+        changed = of.weight is not None
         score = self._score(head, first, row)
         begin, zeros = row * sizes.line, tirx.Broadcast(tirx.const(0, "int16"), LANES)
         weights = _loaded(self._vector, 0)
+        # What rounds them to whole numbers tells more of them than bfloat16 does.
+        power = paired.fine_power if changed else paired.power
+
+        def product(line: Any, lane: Any) -> Any:
+            return tirx.BufferLoad(self._products, [begin + line * LANES + lane])
 
         def weighed(line: Any, lanes: int) -> Any:
             def less(lane: Any) -> Any:
-                difference = score(line, lane) - tirx.BufferLoad(self._largest, [number(0)])
+                own = (product if changed else score)(line, lane)
+                difference = own - tirx.BufferLoad(self._largest, [number(0)])
                 return _stored(self._vector, difference * _float(self._base()), lane)
 
-            kept = paired.rounded(weights)
+            there = _lanes(begin + line * LANES)
+            kept = _stored(self._products, weights, there)
+            if not changed:
+                kept = _stored(self._weights, paired.rounded(weights), there)
             return tirx.SeqStmt(
                 [
                     *self._filled(-math.inf, lanes),
                     self.vector(lanes, less),
-                    _stored(self._vector, paired.power(weights), _lanes(0)),
+                    _stored(self._vector, power(weights), _lanes(0)),
                     _stored(self._total, _loaded(self._total, 0) + weights, _lanes(0)),
-                    _stored(self._weights, kept, _lanes(begin + line * LANES)),
+                    kept,
                 ]
             )
 
+        share = tirx.BufferLoad(self._shares, [row])
         text = [
-            *self._sought(score),
+            *self._sought(score, begin if changed and of.factor is None else None),
             _stored(self._total, tirx.Broadcast(_float(0.0), LANES), _lanes(0)),
-            *self._lines(self._raised(score, begin) if self._of.weight is not None else weighed),
+            *self._lines(weighed),
             _stored(self._shares, _float(1.0) / paired.total(_loaded(self._total, 0)), row),
         ]
-        if self._of.weight is not None:
-            if self._of.guarded:
-                share = tirx.BufferLoad(self._shares, [row])
-                text.append(_stored(self._shares, _guarded(share, share), row))
-            text += self._lines(self._changed(row, begin))
+        if changed and of.guarded:
+            text.append(_stored(self._shares, _guarded(share, share), row))
+        if changed:
+            text += self._lines(self._changed(share, product, begin))
         for line in range(-(-sizes.keys // LANES), sizes.all_keys // LANES):
             text.append(_stored(self._weights, zeros, _lanes(begin + line * LANES)))
         return tirx.SeqStmt(text)
@@ -284,37 +293,16 @@ class BlockWriter(Writer):
             return []
         return [_stored(self._vector, tirx.Broadcast(_float(value), LANES), _lanes(0))]
 
-    def _raised(self, score: Callable[[Any, Any], Any], begin: Any) -> Callable[[Any, int], Any]:
-        """Products as exponentials, in single precision: what rounds them to whole numbers tells
-        more of them than bfloat16 does."""
-
-        def line_of(line: Any, lanes: int) -> Any:
-            def raised(lane: Any) -> Any:
-                difference = score(line, lane) - tirx.BufferLoad(self._largest, [number(0)])
-                value = exponential(difference * _float(self._of.factor or 1.0))
-                return _stored(self._vector, value, lane)
-
-            weights = _loaded(self._vector, 0)
-            return tirx.SeqStmt(
-                [
-                    *self._filled(0.0, lanes),
-                    self.vector(lanes, raised),
-                    _stored(self._total, _loaded(self._total, 0) + weights, _lanes(0)),
-                    _stored(self._products, weights, _lanes(begin + line * LANES)),
-                ]
-            )
-
-        return line_of
-
-    def _changed(self, row: Any, begin: Any) -> Callable[[Any, int], Any]:
-        """Exponentials as what values are multiplied by."""
+    def _changed(
+        self, share: Any, raised: Callable[[Any, Any], Any], begin: Any
+    ) -> Callable[[Any, int], Any]:
+        """What is `raised`, by its row's `share`, as what values are multiplied by."""
         of = self._of
 
         def line_of(line: Any, lanes: int) -> Any:
             def changed(lane: Any) -> Any:
-                raised = tirx.BufferLoad(self._products, [begin + line * LANES + lane])
-                share = raised * tirx.BufferLoad(self._shares, [row])
-                return _stored(self._vector, renamed(of.weight, {of.share: share}), lane)
+                value = renamed(of.weight, {of.share: raised(line, lane) * share})
+                return _stored(self._vector, value, lane)
 
             kept = paired.rounded(_loaded(self._vector, 0))
             return tirx.SeqStmt(
@@ -327,17 +315,24 @@ class BlockWriter(Writer):
 
         return line_of
 
-    def _sought(self, score: Callable[[Any, Any], Any]) -> list[Any]:
-        """The largest of a row, as the first of `largest`."""
+    def _sought(self, score: Callable[[Any, Any], Any], keeps: Any = None) -> list[Any]:
+        """The largest of a row, as the first of `largest`; `keeps`: scores instead of its products,
+        which are from there on."""
         whole, rest = divmod(self._sizes.keys, LANES)
         chains = _CHAINS if whole >= _CHAINS else 1
         turns = whole // chains
 
         def found(line: Any, chain: Any, lanes: int) -> Any:
             def one(lane: Any) -> Any:
-                place = chain * LANES + lane
+                place, value = chain * LANES + lane, score(line, lane)
+                kept = []
+                if keeps is not None:
+                    at = keeps + line * LANES + lane
+                    kept = [_stored(self._products, value, at)]
+                    value = tirx.BufferLoad(self._products, [at])
                 now = tirx.BufferLoad(self._largest, [place])
-                return _stored(self._largest, tirx.max(now, score(line, lane)), place)
+                larger = _stored(self._largest, tirx.max(now, value), place)
+                return tirx.SeqStmt([*kept, larger]) if kept else larger
 
             return self.vector(lanes, one)
 
