@@ -1,15 +1,16 @@
 """Networks as PyTorch exports them, by either of its exporters: which are imported and built right.
 
     python benchmarks/exports.py write DIRECTORY [--as-used] [--exporter tracing|dynamo]
+    python benchmarks/exports.py quantise DIRECTORY --quantised KIND
     python benchmarks/exports.py check DIRECTORY RESULTS.json [--target T] [--quantised KIND]
 
 The first needs torch, transformers, timm and torchvision, and nothing of tunefarm: an environment
 of its own. Weights are random (seeded); transformers are small ones of their kind, the others as
-large as people use them. The second compares the untuned build and the program that is tuned with
-ONNX Runtime, each network in a process of its own; where the target's products round, or networks
-are quantised first (as the zoo's are, by ONNX Runtime's tool), as a job compares them. With
-`--as-used` fewer networks are written, all of them of the size people use: `benchmarks/networks.py
---files` tunes them.
+large as people use them. The second puts others beside them, `NAME-KIND.onnx`, quantised by ONNX
+Runtime's tool as the zoo's are. The third compares the untuned build and the program that is tuned
+with ONNX Runtime, each network in a process of its own; where the target's products round, or
+networks are quantised first, as a job compares them. With `--as-used` fewer networks are written,
+all of them of the size people use: `benchmarks/networks.py --files` tunes them.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ _WIDTHS |= {"intermediate_size": 512}
 _TINY = {"layers": 4, "attention_heads": 6, "ffn_dim": 1536}
 
 _EXPORTERS = ("tracing", "dynamo")
+KINDS = ("uint8", "uint8-7bit", "int8", "dynamic")
+QUANTISED = tuple(f"-{kind}" for kind in KINDS)
 
 Made = tuple[Any, tuple[Any, ...]]
 """A module, and what it is called with."""
@@ -323,6 +326,16 @@ def case_of(name: str, model: onnx.ModelProto, target: str, is_quantised: bool) 
     return Case(name, model, given, outputs, whole=True, target=target, moved=moved)
 
 
+def quantise(directory: Path, kind: str) -> None:
+    from tunefarm.frontend.zoo.quantiser import quantised
+
+    for file in sorted(directory.glob("*.onnx")):
+        if not file.stem.endswith(QUANTISED):
+            made = file.with_stem(f"{file.stem}-{kind}")
+            onnx.save(quantised(onnx.load(file), kind), made)
+            print(f"{made.name}: {made.stat().st_size / 1e6:.1f} MB", flush=True)
+
+
 def check(directory: Path, results: Path, target: str, kind: str) -> None:
     from operators import RIGHT, alone, load
 
@@ -353,17 +366,23 @@ def check(directory: Path, results: Path, target: str, kind: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=["write", "check"])
+    parser.add_argument("action", choices=["write", "quantise", "check"])
     parser.add_argument("directory", type=Path)
     parser.add_argument("results", type=Path, nargs="?")
     parser.add_argument("--as-used", action="store_true", help="fewer, of the sizes people use")
     parser.add_argument("--exporter", choices=_EXPORTERS, help="this one alone")
     parser.add_argument("--target", default="llvm", help="what checked ones are built for")
-    parser.add_argument("--quantised", default="", metavar="KIND", help="uint8, int8 or dynamic")
+    parser.add_argument(
+        "--quantised", default="", metavar="KIND", help=f"one of {', '.join(KINDS)}"
+    )
     arguments = parser.parse_args()
     if arguments.action == "write":
         exporters = [arguments.exporter] if arguments.exporter else list(_EXPORTERS)
         write(arguments.directory, arguments.as_used, exporters)
+    elif arguments.action == "quantise":
+        if arguments.quantised not in KINDS:
+            parser.error(f"--quantised: one of {', '.join(KINDS)}")
+        quantise(arguments.directory, arguments.quantised)
     elif arguments.results is None:
         parser.error("where are the results to be written?")
     else:

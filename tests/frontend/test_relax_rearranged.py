@@ -8,6 +8,8 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -15,11 +17,13 @@ from onnx import helper
 
 from tests.frontend.test_relax_operators import TARGET, computes_the_same
 from tests.spelled import model_of, random
+from tunefarm.devices.target import parse_target
 from tunefarm.errors import UnsupportedModel
 from tunefarm.frontend.importer import ImportRequest, run_import
 from tunefarm.frontend.program import Program, load_program
 
 pytestmark = pytest.mark.tvm
+INTEGERS = parse_target("llvm:mcpu=icelake-server:num-cores=2")
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 
 
@@ -38,8 +42,8 @@ def imported(directory: Path, nodes, shape, constants, least=0.01) -> tuple[Prog
     return program, Counter(task.name for task in program.tasks for _ in range(task.weight))
 
 
-def test_a_block_that_normalises_channels_stays_channels_last(tmp_path: Path) -> None:
-    """ConvNeXt's: turned for a product, back for the sum; the sum is in the product's kernel."""
+def _normalising_blocks():
+    """ConvNeXt's, two of them: their nodes, and constants."""
     nodes = [
         node("Conv", ["x", "stem"], "s", kernel_shape=[2, 2], strides=[2, 2]),
         node("Transpose", ["s"], "sl", perm=TO_LAST),
@@ -73,6 +77,12 @@ def test_a_block_that_normalises_channels_stays_channels_last(tmp_path: Path) ->
         "gamma": random(16, 1, 1),
         "flat": np.array([1, 16]),
     }
+    return nodes, constants
+
+
+def test_a_block_that_normalises_channels_stays_channels_last(tmp_path: Path) -> None:
+    """ConvNeXt's: turned for a product, back for the sum; the sum is in the product's kernel."""
+    nodes, constants = _normalising_blocks()
     program, kernels = imported(tmp_path, nodes, (1, 3, 12, 14), constants)
     assert program.evidence["layout"] == "NHWC"
     assert kernels == {
@@ -84,6 +94,37 @@ def test_a_block_that_normalises_channels_stays_channels_last(tmp_path: Path) ->
         "mean": 1,
         "reshape": 1,  # what is returned is no view
     }
+
+
+def test_quantised_blocks_stay_channels_last(tmp_path: Path) -> None:
+    """Turns meet their contraries though what is turned becomes 8 bits in between, and back."""
+    import tvm
+    from tvm import relax
+
+    from tunefarm.frontend.stored import load_program_module
+    from tunefarm.frontend.zoo.quantiser import quantised
+
+    nodes, constants = _normalising_blocks()
+    shape, path = (1, 3, 12, 14), tmp_path / "m.onnx"
+    model = model_of(nodes, {"x": np.zeros(shape, np.float32)}, ["y"], constants)
+    onnx.save(quantised(model, "uint8"), path)
+    run_import(ImportRequest(path, tmp_path / "program", INTEGERS))
+    program = load_program(tmp_path / "program")
+    assert program.evidence["layout"] == "NHWC"
+    names = [task.name for task in program.tasks for _ in range(task.weight)]
+    assert sum("transpose" in name for name in names) == 1  # of the image that is given
+    assert sum("matmul_fours" in name for name in names) == 4
+    x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    (wanted,) = onnxruntime.InferenceSession(path, options).run(None, {"x": x})
+    module = load_program_module(program.directory / "program.json")
+    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+    made = machine["main"](tvm.runtime.tensor(x)).numpy()
+    assert len(np.unique(wanted)) > 8
+    apart = np.abs(made - wanted) / np.abs(wanted).max()
+    assert np.mean(apart < 1e-5) > 0.8, "else more than sums by half a step are apart"
+    assert apart.max() < 0.03
 
 
 def test_what_follows_a_reshaped_image_is_in_its_kernel(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def _attentions(program: Program) -> list[TuningTask]:
     [
         *((kind, 48, 16, "uint8") for kind in ("plain", "scaled", "batches", "packed", "by")),
         *(("plain", 48, 16, numbers) for numbers in ("int8", "uint8-7bit")),
+        *(("seeing", tokens, 16, "uint8") for tokens in (32, 37)),  # weights with a guard
         ("grouped", 32, 16, "uint8"),
         ("shared", 32, 16, "uint8"),
         *((kind, 37, 16, "uint8") for kind in ("plain", "masked", "packed")),
