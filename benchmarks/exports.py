@@ -289,8 +289,9 @@ def _export(make: Callable[[], Made], directory: Path, name: str, exporter: str)
     return True
 
 
-def case_of(name: str, model: onnx.ModelProto, target: str, is_quantised: bool) -> Any:
-    """With inputs of a seed, and what ONNX Runtime makes of them."""
+def case_of(name: str, model: onnx.ModelProto, target: str, moving: bool) -> Any:
+    """With inputs of a seed, what ONNX Runtime makes of them, and, if it is `moving`, how far that
+    moves with them."""
     import onnxruntime
     from operators import Case
 
@@ -322,7 +323,7 @@ def case_of(name: str, model: onnx.ModelProto, target: str, is_quantised: bool) 
 
     given = list(inputs.values())
     outputs = answer(given)
-    moved = moves(answer, given, outputs) if is_quantised else 0.0
+    moved = moves(answer, given, outputs) if moving else 0.0
     return Case(name, model, given, outputs, whole=True, target=target, moved=moved)
 
 
@@ -339,18 +340,21 @@ def quantise(directory: Path, kind: str) -> None:
 def check(directory: Path, results: Path, target: str, kind: str) -> None:
     from operators import RIGHT, alone, load
 
+    from tunefarm.frontend.quantised.passes import is_quantised
     from tunefarm.frontend.zoo.quantiser import quantised
 
     load()
     rows = []
     for file in sorted(directory.glob("*.onnx")):
+        if kind and file.stem.endswith(QUANTISED):
+            continue  # it is one of those that `quantise` made
         model = onnx.load(file)
         try:
             model = quantised(model, kind) if kind else model
         except Exception as error:  # (of that tool's)
             print(f"{file.stem}: not quantised: {type(error).__name__}: {error}", flush=True)
             continue
-        case, started = case_of(file.stem, model, target, bool(kind)), time.monotonic()
+        case, started = case_of(file.stem, model, target, is_quantised(model)), time.monotonic()
         what, why = alone(case)
         seconds = time.monotonic() - started
         nodes = len(case.model.graph.node)

@@ -87,12 +87,13 @@ def moves(
 
 
 def exact_session(path: Path, threads: int) -> tuple[str, Any]:
-    """The narrowest type of a model's numbers, and a session that computes what the model says,
-    without any rewriting, in single precision.
+    """The narrowest type of a model's numbers, and a session that computes what the model says in
+    single precision, every node by itself.
 
-    A quantised model's takes what it needs not to overflow. Where ONNX Runtime fails over that
-    (it names a constant's copy once for each node that reads it), every node is computed by
-    itself: what was dequantised is multiplied in float32, which overflows nowhere."""
+    A quantised model is rewritten first, into products of integers that do not overflow, which may
+    round a number that is half a step from two to the other one. Where ONNX Runtime fails over that
+    (it names a constant's copy once for each node that reads it), its nodes are computed by
+    themselves too: what was dequantised is multiplied in float32, which overflows nowhere."""
     import onnxruntime
     from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 

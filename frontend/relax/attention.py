@@ -55,7 +55,8 @@ def gather_attention(
     in_matrices = multiplies_halves(target)
     rounds = rounds_factors(target) and in_matrices
     if in_matrices:
-        module = CanonicalizeBindings()(module)  # one name for each tensor
+        # One name for each tensor, and no readers whose result nobody reads.
+        module = DeadCodeElimination()(CanonicalizeBindings()(module))
     main = module["main"]
     found = attentions(main, HALF if on_gpu else ("float32",), whole=in_matrices)
     if in_matrices:

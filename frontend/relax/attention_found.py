@@ -193,7 +193,7 @@ class _Graph:
         that. What it needs beside the three goes to `others`; `usual`: as in `_step`."""
         steps: list[tuple[Any, int]] = []
         while not is_call(call := self._own(value), "relax.matmul"):
-            place = self._beside(call, shape)
+            place = self._beside(call, shape, rounds=usual is not None)
             if place is None:
                 return None
             if not _adds_nothing(call, place):
@@ -207,12 +207,13 @@ class _Graph:
             del steps[0]
         return call, tuple(_step(*one, others, usual) for one in steps), factor
 
-    def _beside(self, call: Any, shape: tuple[int, ...]) -> int | None:
-        """Which argument of an elementwise operator comes from the first product."""
+    def _beside(self, call: Any, shape: tuple[int, ...], rounds: bool) -> int | None:
+        """Which argument of an elementwise operator, which may be one that `rounds`, comes from the
+        first product."""
         if shape_of(call) != shape or any(_is_single(one) for one in call.args):
             return None
         places: tuple[int, ...] = ()
-        if is_call(call, "relax.round"):
+        if is_call(call, "relax.round") and rounds:
             places = (0,)
         elif is_call(call, *_BINARY):
             places = (0, 1)

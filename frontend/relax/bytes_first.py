@@ -1,7 +1,8 @@
 """What is done to numbers that were made wide of 8 bits, done to the 8 bits (needs TVM).
 
-Tensors are turned there: there is less to move, and a product that reads them is one of whole
-numbers only where nothing stands between (`relax.whole`). And the parts of one that is split are
+Tensors are turned there, where they became wide and nothing else: there is less to move, and a
+product that reads them is one of whole numbers only where nothing stands between (`relax.whole`).
+And the parts of one that is split are
 sliced there, each in the kernel that goes on with it: split, it is written as float32 first.
 """
 
@@ -49,7 +50,7 @@ class _BytesFirst(PyExprMutator):  # type: ignore[misc]
     def visit_tuple_getitem_(self, item: Any) -> Any:
         item = super().visit_tuple_getitem_(item)
         split = self._made(item.tuple_value)
-        if not is_call(split, "relax.split"):
+        if not is_call(split, "relax.split") or shape_of(split.args[0]) is None:
             return item
         axis, first, end = part_of(split, int(item.index))
 

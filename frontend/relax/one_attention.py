@@ -71,7 +71,7 @@ class Attention:
 
     def rounded_for(self, stored: Collection[Any]) -> Attention:
         """With factors of bfloat16, and a result in it where that is among what is stored so."""
-        return replace(self, rounded=True, narrow=self.result in stored)
+        return replace(self, rounded=True, narrow=not self.weights and self.result in stored)
 
     def is_for_matrices(self) -> bool:
         """Whether it is worth a processor's matrix registers: queries, and keys, fill one."""

@@ -45,15 +45,20 @@ Tensors = dict[int, Any]
 
 
 def rearranged_late(module: tvm.IRModule) -> tvm.IRModule:
-    """The same network with fewer turns, or as many; where there would be more, `module`."""
-    rearranger = _Rearranger(module)
-    rearranger.builder_.update_func(
-        module.get_global_var("main"), rearranger.visit_expr(module["main"])
-    )
-    made = bytes_first(relax.transform.CanonicalizeBindings()(rearranger.builder_.get()))
-    made = relax.transform.EliminateCommonSubexpr()(made)
-    made = relax.transform.DeadCodeElimination()(made)
-    return made if turns(made) <= turns(module) else module
+    """The same network with fewer turns, or as many; where there would be more, `module`. They pass
+    what makes 8 bits wide where there are no more of them for it."""
+    before = turns(module)
+    for widening in (True, False):
+        rearranger = _Rearranger(module, widening)
+        rearranger.builder_.update_func(
+            module.get_global_var("main"), rearranger.visit_expr(module["main"])
+        )
+        made = bytes_first(relax.transform.CanonicalizeBindings()(rearranger.builder_.get()))
+        made = relax.transform.EliminateCommonSubexpr()(made)
+        made = relax.transform.DeadCodeElimination()(made)
+        if turns(made) <= before:
+            return made
+    return module
 
 
 def turns(module: tvm.IRModule) -> int:
@@ -120,8 +125,14 @@ def _pieces(shape: Shape, wanted: Shape) -> list[tuple[range, range]] | None:
 
 @mutator
 class _Rearranger(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule) -> None:
+    """
+    Args:
+        widening: turns pass what makes numbers of 8 bits wide.
+    """
+
+    def __init__(self, module: tvm.IRModule, widening: bool) -> None:
         super().__init__(module)
+        self._widening = widening
         self._uses = uses_of(module["main"])
         self._last = _ends_with(module["main"])
 
@@ -145,7 +156,7 @@ class _Rearranger(PyExprMutator):  # type: ignore[misc]
             return self._turn_again(call)
         if name == RESHAPE:
             return self._reshape_again(call)
-        if name in _OF_ELEMENTS:
+        if name in _OF_ELEMENTS and (self._widening or not _widens(call)):
             return self._of_elements(call, once)
         return self._reduction(call) if name in _REDUCTIONS else call
 

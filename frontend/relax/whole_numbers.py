@@ -1,7 +1,8 @@
 """Which tensors of a network in float32 are whole numbers that bfloat16 has exactly (needs TVM).
 
-What was quantised is, less its zero: 8 bits and a sign. Products of two such tensors are exact in
-matrix registers of bfloat16, which add up in single precision.
+What was quantised is, less its zero: 8 bits and a sign. Of two such tensors every product is exact
+in matrix registers of bfloat16, and sums are as those of single precision: exact up to 2^24, which
+258 products cannot exceed.
 """
 
 from __future__ import annotations

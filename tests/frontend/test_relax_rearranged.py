@@ -259,7 +259,8 @@ def test_sizes_that_an_input_decides_are_refused_as_such(tmp_path: Path) -> None
         node("NonZero", ["x"], "n"),
         node("Transpose", ["n"], "t"),
         node("Cast", ["t"], "c", to=1),
-        node("ReduceMax", ["c"], "m", axes=[0], keepdims=1),
+        helper.make_node("Split", ["c"], ["p", "q"], axis=1),
+        node("ReduceMax", ["p"], "m", axes=[0], keepdims=1),
         node("Transpose", ["x"], "u"),
         node("Add", ["m", "u"], "y"),
     ]

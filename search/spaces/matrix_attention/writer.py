@@ -301,8 +301,10 @@ class BlockWriter(Writer):
 
         def line_of(line: Any, lanes: int) -> Any:
             def changed(lane: Any) -> Any:
-                value = renamed(of.weight, {of.share: raised(line, lane) * share})
-                return _stored(self._vector, value, lane)
+                own = raised(line, lane) * share
+                if of.guarded:  # (a score that is no number makes the share none, which is nought)
+                    own = tirx.Select(share > _float(0.0), own, _float(0.0))
+                return _stored(self._vector, renamed(of.weight, {of.share: own}), lane)
 
             kept = paired.rounded(_loaded(self._vector, 0))
             return tirx.SeqStmt(
