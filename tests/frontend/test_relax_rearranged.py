@@ -123,7 +123,7 @@ def test_quantised_blocks_stay_channels_last(tmp_path: Path) -> None:
     made = machine["main"](tvm.runtime.tensor(x)).numpy()
     assert len(np.unique(wanted)) > 8
     apart = np.abs(made - wanted) / np.abs(wanted).max()
-    assert np.mean(apart < 1e-5) > 0.8, "else more than sums by half a step are apart"
+    assert np.mean(apart < 1e-5) > 0.9, "else more than sums by half a step are apart"
     assert apart.max() < 0.03
 
 

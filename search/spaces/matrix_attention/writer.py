@@ -246,6 +246,10 @@ class BlockWriter(Writer):
         def product(line: Any, lane: Any) -> Any:
             return tirx.BufferLoad(self._products, [begin + line * LANES + lane])
 
+        def nothing(lanes: int) -> list[Any]:
+            none = tirx.Broadcast(_float(-math.inf), LANES)
+            return [_stored(self._vector, none, _lanes(0))] if lanes < LANES else []
+
         def weighed(line: Any, lanes: int) -> Any:
             def less(lane: Any) -> Any:
                 own = (product if changed else score)(line, lane)
@@ -258,7 +262,7 @@ class BlockWriter(Writer):
                 kept = _stored(self._weights, paired.rounded(weights), there)
             return tirx.SeqStmt(
                 [
-                    *self._filled(-math.inf, lanes),
+                    *nothing(lanes),
                     self.vector(lanes, less),
                     _stored(self._vector, power(weights), _lanes(0)),
                     _stored(self._total, _loaded(self._total, 0) + weights, _lanes(0)),
@@ -287,12 +291,6 @@ class BlockWriter(Writer):
         text = [self._serial("line", whole, lambda line: line_of(line, LANES))] if whole else []
         return [*text, line_of(number(whole), rest)] if rest else text
 
-    def _filled(self, value: float, lanes: int) -> list[Any]:
-        """The vector, of which some lanes are not there."""
-        if lanes == LANES:
-            return []
-        return [_stored(self._vector, tirx.Broadcast(_float(value), LANES), _lanes(0))]
-
     def _changed(
         self, share: Any, raised: Callable[[Any, Any], Any], begin: Any
     ) -> Callable[[Any, int], Any]:
@@ -306,14 +304,10 @@ class BlockWriter(Writer):
                     own = tirx.Select(share > _float(0.0), own, _float(0.0))
                 return _stored(self._vector, renamed(of.weight, {of.share: own}), lane)
 
+            # (Lanes that are not there have what is left of the vector before: for no values.)
             kept = paired.rounded(_loaded(self._vector, 0))
-            return tirx.SeqStmt(
-                [
-                    *self._filled(0.0, lanes),
-                    self.vector(lanes, changed),
-                    _stored(self._weights, kept, _lanes(begin + line * LANES)),
-                ]
-            )
+            there = _lanes(begin + line * LANES)
+            return tirx.SeqStmt([self.vector(lanes, changed), _stored(self._weights, kept, there)])
 
         return line_of
 
