@@ -202,8 +202,11 @@ def _power(name: str, coefficients: Sequence[float], left: int) -> str:
         f"define linkonce_odr hidden <16 x float> @{_NAME}{name}(<16 x float> %v) alwaysinline {{",
         "  %f = call <16 x float> @llvm.x86.avx512.mask.reduce.ps.512("
         f"<16 x float> %v, i32 {left}, <16 x float> zeroinitializer, i16 -1, i32 4)",
-        "  %n = fsub <16 x float> %v, %f",
     ]
+    whole = "%v"
+    if left == _NEAREST:
+        whole = "%n"
+        lines.append("  %n = fsub <16 x float> %v, %f")
     for step, coefficient in enumerate(reversed(lower)):
         lines.append(
             f"  %p{step} = call <16 x float> @llvm.fma.v16f32("
@@ -214,8 +217,8 @@ def _power(name: str, coefficients: Sequence[float], left: int) -> str:
         [
             *lines,
             "  %made = call <16 x float> @llvm.x86.avx512.mask.scalef.ps.512("
-            f"<16 x float> {value}, <16 x float> {'%v' if left == _DOWN else '%n'}, "
-            "<16 x float> zeroinitializer, i16 -1, i32 4)",
+            f"<16 x float> {value}, <16 x float> {whole}, <16 x float> zeroinitializer, i16 -1, "
+            "i32 4)",
             "  ret <16 x float> %made",
             "}",
             "",
