@@ -56,8 +56,6 @@ _WIDTHS |= {"intermediate_size": 512}
 _TINY = {"layers": 4, "attention_heads": 6, "ffn_dim": 1536}
 
 _EXPORTERS = ("tracing", "dynamo")
-KINDS = ("uint8", "uint8-7bit", "int8", "dynamic")
-QUANTISED = tuple(f"-{kind}" for kind in KINDS)
 
 Made = tuple[Any, tuple[Any, ...]]
 """A module, and what it is called with."""
@@ -328,10 +326,12 @@ def case_of(name: str, model: onnx.ModelProto, target: str, moving: bool) -> Any
 
 
 def quantise(directory: Path, kind: str) -> None:
-    from tunefarm.frontend.zoo.quantiser import quantised
+    from tunefarm.frontend.zoo.quantiser import KINDS, quantised
 
+    if kind not in KINDS:
+        raise SystemExit(f"--quantised: one of {', '.join(KINDS)}")
     for file in sorted(directory.glob("*.onnx")):
-        if not file.stem.endswith(QUANTISED):
+        if not file.stem.endswith(KINDS):
             made = file.with_stem(f"{file.stem}-{kind}")
             onnx.save(quantised(onnx.load(file), kind), made)
             print(f"{made.name}: {made.stat().st_size / 1e6:.1f} MB", flush=True)
@@ -341,12 +341,12 @@ def check(directory: Path, results: Path, target: str, kind: str) -> None:
     from operators import RIGHT, alone, load
 
     from tunefarm.frontend.quantised.passes import is_quantised
-    from tunefarm.frontend.zoo.quantiser import quantised
+    from tunefarm.frontend.zoo.quantiser import KINDS, quantised
 
     load()
     rows = []
     for file in sorted(directory.glob("*.onnx")):
-        if kind and file.stem.endswith(QUANTISED):
+        if kind and file.stem.endswith(KINDS):
             continue  # it is one of those that `quantise` made
         model = onnx.load(file)
         try:
@@ -376,16 +376,12 @@ def main() -> None:
     parser.add_argument("--as-used", action="store_true", help="fewer, of the sizes people use")
     parser.add_argument("--exporter", choices=_EXPORTERS, help="this one alone")
     parser.add_argument("--target", default="llvm", help="what checked ones are built for")
-    parser.add_argument(
-        "--quantised", default="", metavar="KIND", help=f"one of {', '.join(KINDS)}"
-    )
+    parser.add_argument("--quantised", default="", metavar="KIND", help="uint8, int8, dynamic, ...")
     arguments = parser.parse_args()
     if arguments.action == "write":
         exporters = [arguments.exporter] if arguments.exporter else list(_EXPORTERS)
         write(arguments.directory, arguments.as_used, exporters)
     elif arguments.action == "quantise":
-        if arguments.quantised not in KINDS:
-            parser.error(f"--quantised: one of {', '.join(KINDS)}")
         quantise(arguments.directory, arguments.quantised)
     elif arguments.results is None:
         parser.error("where are the results to be written?")
